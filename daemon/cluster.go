@@ -428,7 +428,8 @@ func checkConfig(name string, document []byte) error {
 	}
 	if mc.Name != name || !machineconfig.NamedBy(name, cfg.Digest) {
 		return &typedError{reason: reasonConfigMismatch, err: fmt.Errorf(
-			"MachineConfig %s: its content is not what its name stands for; it was changed or written by hand", name)}
+			"MachineConfig %s: the content does not match the digest in the name; the object was changed or written by hand",
+			name)}
 	}
 	return nil
 }

@@ -259,7 +259,7 @@ func fightEvents(was, is *api.Drift) []string {
 		if i.Failed != "" {
 			text = fmt.Sprintf("%s could not be written back: %s", i.Subject(), i.Failed)
 		}
-		out = append(out, text+"; it is tried again at "+i.Again.UTC().Format(time.RFC3339))
+		out = append(out, text+"; the next try is at "+i.Again.UTC().Format(time.RFC3339))
 	}
 	return out[:min(len(out), driftNames)]
 }
@@ -274,11 +274,11 @@ func times(n int) string {
 // repairText names the subjects that were written back.
 func repairText(subjects []string, res *host.Result) string {
 	names := subjects[:min(len(subjects), driftNames)]
-	text := "Wrote back what had drifted: " + strings.Join(names, ", ")
+	text := "Repaired drift: " + strings.Join(names, ", ")
 	if more := len(subjects) - len(names); more > 0 {
 		text += fmt.Sprintf(", and %d more", more)
 	}
-	text += "; what stood there is kept on the host, below /var/lib/machine-config-daemon/drift"
+	text += "; the former contents are kept on the host, below /var/lib/machine-config-daemon/drift"
 	if res == nil {
 		return text
 	}

@@ -144,12 +144,12 @@ func (h *Head) overdue(now time.Time) {
 	}
 	d := h.waiting()
 	h.lateSaid = d.Limit
-	next := "it goes on trying"
+	next := "the drain continues"
 	switch {
 	case d.OnTimeout == api.DrainForces && d.Phase == api.DrainDetaches:
-		next = "it goes on without waiting for them"
+		next = "the update continues without waiting for the volumes"
 	case d.OnTimeout == api.DrainForces:
-		next = "what refuses to go is deleted"
+		next = "pods that refuse eviction are deleted"
 	}
 	h.cluster.announce(corev1.EventTypeWarning, "DrainTimedOut", fmt.Sprintf(
 		"The drain for %s has reached the limit of its phase %s at %s, and %s: %s", d.Config, d.Phase,

@@ -82,7 +82,7 @@ func (h *Head) warnOverwrite(e jobEnd) {
 	h.cluster.event(node, corev1.EventTypeWarning, "UpdateOverwritesDrift",
 		"The update to "+h.way.to+" starts on a host that does not match "+e.drift.Config+": "+
 			api.NewDrift(e.drift.Config, h.drift.items).Names(driftNames)+
-			"; what of it the update manages is overwritten, and a copy is kept on the host, below "+
+			"; the update overwrites the drift at paths that it manages, and keeps a copy on the host, below "+
 			"/var/lib/machine-config-daemon/drift")
 }
 

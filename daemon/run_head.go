@@ -325,8 +325,8 @@ func (h *Head) missReboot(v *situation) {
 	}
 	h.metrics.rebootsFailed.Inc()
 	h.way.rebooting, h.way.drained = time.Time{}, time.Time{}
-	text := fmt.Sprintf("the host was told to reboot at %s and did not within %s: systemctl list-jobs and "+
-		"systemd-inhibit on the host say what holds it up", began.UTC().Format(time.RFC3339), host.RebootPatience)
+	text := fmt.Sprintf("the reboot that was ordered at %s has not begun within %s: systemctl list-jobs and "+
+		"systemd-inhibit on the host say what delays the reboot", began.UTC().Format(time.RFC3339), host.RebootPatience)
 	h.way.failure = fail(h.way.failure, PhaseApply, failDegraded, reasonRebooting, text, v.now)
 	h.log.Warn("rebooting", zap.String("config", h.way.to), zap.String("error", text))
 }
@@ -467,10 +467,10 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 		case p == PhaseCordon && v.applying:
 			next = "to drain it again, unless its host was about to reboot already"
 		case p != PhaseCordon:
-			next = "but the update can't be interrupted any more, and what came to the node is not drained"
+			next = "but the update can't be interrupted any more, and pods that came to the node are not drained"
 		}
 		say(corev1.EventTypeWarning, "Cordon",
-			"Somebody uncordoned the node during the update to %s: cordoned it again, %s", is.Desired, next)
+			"The node was uncordoned during the update to %s: cordoned it again, %s", is.Desired, next)
 	case p == PhaseCordon && !before.Spec.Unschedulable && after.Spec.Unschedulable:
 		say(corev1.EventTypeNormal, "Cordon", "Cordoned the node for the update to %s: %s", is.Desired, disruption(v.plan))
 	case before.Spec.Unschedulable && !after.Spec.Unschedulable:

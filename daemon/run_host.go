@@ -115,7 +115,7 @@ func (h *Head) warnHostDue(v *situation) time.Time {
 }
 
 func (h *Head) warnHost(ctx context.Context, v *situation) {
-	h.tellHold(ctx, false, "somebody uncordoned it after the drain")
+	h.tellHold(ctx, false, "the node was uncordoned after the drain")
 	h.openAt = v.now.Add(jitter(wordPace))
 }
 

@@ -44,9 +44,9 @@ func (t *target) stays() bool {
 // how describes how a pod comes back.
 func (t *target) how() string {
 	if tolerates(t.pod, &cordonTaint) {
-		return "it tolerates the cordon and comes back"
+		return "the pod tolerates the cordon and comes back"
 	}
-	return "it is put onto the cordoned node and comes back"
+	return "the pod is put onto the cordoned node and comes back"
 }
 
 func comebackDelay(order int) time.Duration {

@@ -36,8 +36,8 @@ func TestAPodThatComesBackIsEvictedAFewTimesAndThenStays(t *testing.T) {
 		evictions int
 		how       string
 	}{
-		{"what tolerates the cordon", true, 2, "it tolerates the cordon and comes back each time"},
-		{"what is put there", false, 4, "it is put onto the cordoned node and comes back each time"},
+		{"what tolerates the cordon", true, 2, "the pod tolerates the cordon and comes back each time"},
+		{"what is put there", false, 4, "the pod is put onto the cordoned node and comes back each time"},
 	} {
 		q := newQueue(nil)
 		generation, asked, last := 0, 0, -1
@@ -99,7 +99,7 @@ func TestOnlyWhatCameBackIsGivenTime(t *testing.T) {
 	}
 	w := q.report("b", noon, noon).Waiting
 	if len(w) != 1 || w[0].Name != "c" ||
-		w[0].Message != "it tolerates the cordon and comes back; to be evicted again at 2026-03-01T12:00:10Z" {
+		w[0].Message != "the pod tolerates the cordon and comes back; to be evicted again at 2026-03-01T12:00:10Z" {
 		t.Errorf("it waits for %+v", w)
 	}
 	if due := q.due(noon.Add(10 * time.Second)); names(due) != "b c d" {

@@ -236,7 +236,7 @@ func (t *target) waiting(now time.Time) (api.WaitingPod, bool) {
 	case t.terminating() || t.accepted:
 		w.Why, w.Message = api.DrainWaitTerminating, ending(t.pod)
 	case t.stays():
-		w.Why, w.Message = api.DrainWaitComesBack, t.how()+" each time; it stays, as pods of a DaemonSet do"
+		w.Why, w.Message = api.DrainWaitComesBack, t.how()+" each time; the drain leaves it, like the pods of a DaemonSet"
 	case t.comeback > 0 && t.asked.IsZero():
 		w.Why, w.Message = api.DrainWaitComesBack, t.how()+"; to be evicted again at "+stamp(t.notBefore)
 	case t.refusal != nil:

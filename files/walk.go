@@ -29,7 +29,7 @@ func (e *ExposedError) Error() string {
 	if e.Err != nil {
 		return fmt.Sprintf("%s, below %s that others can write to: %v", e.At, e.Dir, e.Err)
 	}
-	return fmt.Sprintf("%s is a link, which is not followed: others than root can write to %s", e.At, e.Dir)
+	return fmt.Sprintf("%s is a link, which is not followed: users other than root can write to %s", e.At, e.Dir)
 }
 
 // Is reports whether target is ENOTDIR.

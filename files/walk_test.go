@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exposedHost has a directory of each kind that others than root can write to, and of kinds that they can't.
+// exposedHost has a directory of each kind that users other than root can write to, and of kinds that they can't.
 func exposedHost(t *testing.T) (*files.Root, string) {
 	t.Helper()
 	needRoot(t)

@@ -47,7 +47,7 @@ func (a *Asker) evaluate(ctx context.Context, ask rollout.Ask) (string, error) {
 			return a.annotation(ctx, n, ask, how.Annotation)
 		})
 	}
-	return "", errors.New("this controller does not know such a gate: it is older than the policy")
+	return "", errors.New("this controller does not know the gate's kind: the controller is older than the policy")
 }
 
 // explain returns an error with its remedy, where that is known.
@@ -90,7 +90,7 @@ func (a *Asker) cel(ctx context.Context, ask rollout.Ask, g *api.CELGate) (strin
 	case holds:
 		return "", nil
 	}
-	return fmt.Sprintf("it is false of %s: %s", described(g, ask), g.Expression), nil
+	return fmt.Sprintf("the expression is false for %s: %s", described(g, ask), g.Expression), nil
 }
 
 func described(g *api.CELGate, ask rollout.Ask) string {
@@ -224,7 +224,7 @@ func hostCheck(n *corev1.Node, ask rollout.Ask, name string) string {
 	case err != nil:
 		return err.Error()
 	case checks == nil || !api.SameContent(checks.Config, ask.Config):
-		return "its agent has not said what the checks of " + ask.Config + " said"
+		return "the agent has not reported the checks of " + ask.Config
 	}
 	said, asked := checks.Said[name]
 	if !asked {

@@ -237,7 +237,7 @@ func TestAHostCheckCountsForItsConfiguration(t *testing.T) {
 		{checks("B"), "10-disk.sh", ""},
 		{checks("B"), "20-gpu", "node n: check 20-gpu said no: no device"},
 		{checks("B"), "30-none", "there is no check 30-none in its verdict"},
-		{checks("A"), "10-disk.sh", "has not said what the checks of B said"},
+		{checks("A"), "10-disk.sh", "has not reported the checks of B"},
 		{"{", "10-disk.sh", "node n: "},
 	} {
 		a := asker(t, aNode(map[string]string{api.ChecksKey: c.said}))

@@ -40,7 +40,8 @@ func (a *Asker) job(ctx context.Context, ask rollout.Ask, g *api.JobGate) (strin
 		case c.Type == batchv1.JobComplete:
 			return "", nil
 		case c.Type == batchv1.JobFailed:
-			return fmt.Sprintf("Job %s failed: %s: %s; once it is deleted it is made anew", key, c.Reason, c.Message), nil
+			return fmt.Sprintf("Job %s failed: %s: %s; after its deletion the Job is created again", key, c.Reason,
+				c.Message), nil
 		}
 	}
 	return fmt.Sprintf("Job %s has not ended yet", key), nil

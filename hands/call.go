@@ -32,7 +32,7 @@ type outcome struct {
 
 func (o *outcome) decode(into any) error {
 	if err := json.Unmarshal(o.output, into); err != nil {
-		return fmt.Errorf("reading what %s printed on the host: %w", o.verb, err)
+		return fmt.Errorf("reading the output of %s on the host: %w", o.verb, err)
 	}
 	return nil
 }

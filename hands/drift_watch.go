@@ -211,7 +211,7 @@ func (s *sight) place(found entries) error {
 	if s.inotify == nil {
 		inotify, err := fsnotify.NewWatcher()
 		if err != nil {
-			return fmt.Errorf("watching what is managed: %w", err)
+			return fmt.Errorf("watching the managed paths: %w", err)
 		}
 		s.inotify, s.at = inotify, map[inode]string{}
 	}

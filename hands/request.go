@@ -40,7 +40,7 @@ type RepairRequest struct {
 
 // ErrSuperseded is the cause of a context that ends because another operation comes first, and not because the caller
 // ends.
-var ErrSuperseded = fmt.Errorf("something else is to be done: %w", context.Canceled)
+var ErrSuperseded = fmt.Errorf("the head wants another operation: %w", context.Canceled)
 
 // DeliverRequest asks for the certificates of a ControllerConfig on the host.
 type DeliverRequest struct {

@@ -101,7 +101,7 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 	}
 	res.Status = h.statusOf(context.WithoutCancel(ctx), r)
 	for _, l := range h.left {
-		res.Warnings = append(res.Warnings, "drift: left as it is: "+message.OneLine(l.Err.Error()))
+		res.Warnings = append(res.Warnings, "drift stays: "+message.OneLine(l.Err.Error()))
 	}
 	if h.services != nil {
 		res.Acted = h.services.acted
@@ -119,7 +119,7 @@ func (h *Host) recoverFirst(ctx context.Context, a *attempt) (bool, error) {
 	e := h.engine()
 	out, err := e.Recover(ctx, r)
 	if err != nil && r.Pending != nil {
-		return false, fmt.Errorf("recovering what was unfinished: %w", err)
+		return false, fmt.Errorf("recovering the unfinished update: %w", err)
 	}
 	if out.Rebooting {
 		res.Reboot = RebootStarted
@@ -327,7 +327,7 @@ func (h *Host) rebootHeld(ctx context.Context, a *attempt) error {
 	}
 	if (a.options.NoReboot || h.services == nil) && r.Pending.Road == transaction.RoadSwitch {
 		a.result.Warnings = append(a.result.Warnings,
-			"what changes in /etc from now on is not part of the next boot; apply again to take it along")
+			"later changes in /etc are not part of the next boot; apply again to include them")
 	}
 	return h.reboot(ctx, a)
 }

@@ -144,7 +144,7 @@ func (h *Host) read(ctx context.Context, a *attempt) (err error) {
 	case a.old == nil:
 		// The former configuration can't be read any more. That must not keep the host from the next configuration.
 		a.result.Warnings = append(a.result.Warnings,
-			a.noCopy.Error()+"; what it had and "+a.cfg.Name+" has not stays on the host")
+			a.noCopy.Error()+"; everything that "+a.cfg.Name+" lacks stays on the host")
 	}
 	if err = h.readBooted(ctx, a); err != nil {
 		return err

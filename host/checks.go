@@ -56,7 +56,7 @@ func (h *Host) judge(ctx context.Context, config string, said heard, checks []tr
 		err = h.root.WriteRecord(checksPath, data, 0o600)
 	}
 	if err != nil {
-		h.say("prove", "what the checks said could not be kept: "+err.Error()) // the only effect: gates stay closed
+		h.say("prove", "recording the output of the checks failed: "+err.Error()) // the only effect: gates stay closed
 	}
 	return verdict
 }

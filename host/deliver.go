@@ -77,7 +77,7 @@ func (h *Host) deliveries() *delivered {
 	}
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			h.say("certificates", fmt.Sprintf("reading %s: %s: what was delivered is not known", certificatesPath, err))
+			h.say("certificates", fmt.Sprintf("reading %s: %s: the delivered files are not known", certificatesPath, err))
 		}
 		return &delivered{}
 	}
@@ -90,7 +90,7 @@ func (h *Host) keepDeliveries(d *delivered) error {
 		err = h.root.WriteRecord(certificatesPath, data, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("recording what was delivered: %w", err)
+		return fmt.Errorf("recording the delivered files: %w", err)
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (h *Host) Deliver(ctx context.Context, cc *mcfgv1.ControllerConfig, o Deliv
 	now.Files, problems = machineconfig.Deliveries(&cc.Spec, old.Files)
 	name := "ControllerConfig " + cmp.Or(cc.Name, api.ControllerConfig)
 	for i, err := range problems {
-		problems[i] = fmt.Errorf("%s: %w; what was delivered before stays", name, err)
+		problems[i] = fmt.Errorf("%s: %w; the contents delivered before stay", name, err)
 	}
 	d, err := h.deliver(cfg, old, now)
 	if err == nil {
@@ -357,8 +357,8 @@ func deliveryActions(paths []string, cfg *machineconfig.Config, policy *plan.Pol
 		case plan.ActionReload, plan.ActionRestart, plan.ActionDaemonReload:
 			out = append(out, a)
 		case plan.ActionReboot, plan.ActionDrain:
-			left = append(left, fmt.Sprintf("%s is not done, because of %s: what runs may not have read what was delivered",
-				strings.ToLower(string(a.Type)), a.Because))
+			left = append(left, fmt.Sprintf("%s is not done, because of %s: running programs may not have read "+
+				"the delivered files", strings.ToLower(string(a.Type)), a.Because))
 		}
 	}
 	return out, left, nil

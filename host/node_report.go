@@ -46,7 +46,7 @@ func (w *nodeWord) since(booted time.Duration, soft bool) *nodeWord {
 }
 
 // NotHeard is the reason why a node that was ready is not reported as ready yet.
-const NotHeard = "its kubelet has not reported since the boot"
+const NotHeard = "the kubelet has not reported since the boot"
 
 // nodeHeldFile holds the head's last report on the hold of the node.
 const nodeHeldFile = transaction.RunDir + "/node-held"
@@ -116,14 +116,14 @@ func (h *Host) nodeHeld(cluster bool) error {
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		// An unreadable report counts as no report.
-		h.say("hold", "reading what the head said of the hold on the node: "+err.Error())
+		h.say("hold", "reading the head's report about the hold on the node: "+err.Error())
 		word = nil
 	}
 	return judgeHold(word, Uptime())
 }
 
 // errNoWord is the reason why a verdict waits: the head does not run yet, or does not reach the API server.
-var errNoWord = errors.New("the cluster has not said yet whether the node is ready")
+var errNoWord = errors.New("the head has not reported yet whether the node is ready")
 
 // judgeNode gives the cluster's part of the verdict. The API server's report counts. Without a report, as when the API
 // server itself is away, a healthy host must not roll back for that reason alone. Then, once patience is over, the

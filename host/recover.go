@@ -62,7 +62,7 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o RollbackOp
 	e := h.engine()
 	out, err := e.Recover(ctx, r)
 	if err != nil && r.Pending != nil {
-		return fmt.Errorf("recovering what was unfinished: %w", err)
+		return fmt.Errorf("recovering the unfinished update: %w", err)
 	}
 	switch out.Do {
 	case transaction.Foreign:

@@ -91,8 +91,8 @@ func (h *Host) planRepair(r *transaction.Record, cfg *machineconfig.Config, poli
 	for _, a := range p.Actions {
 		if a.Type == plan.ActionReboot || a.Type == plan.ActionDrain {
 			res.Warnings = append(res.Warnings, fmt.Sprintf(
-				"%s is not done, because of %s: what runs may not have read what was written back", strings.ToLower(string(a.Type)),
-				a.Because))
+				"%s is not done, because of %s: running programs may not have read the repaired files",
+				strings.ToLower(string(a.Type)), a.Because))
 		}
 	}
 	p.Actions = slices.DeleteFunc(p.Actions, func(a plan.Action) bool {

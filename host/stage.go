@@ -67,7 +67,7 @@ func (h *Host) Unstage(ctx context.Context) (*Result, error) {
 	switch {
 	case err != nil:
 	case r.Pending != nil:
-		err = &Refused{Err: fmt.Errorf("letting go of what was staged: the update to %s is under way (%s)",
+		err = &Refused{Err: fmt.Errorf("removing the staged OS: the update to %s is under way (%s)",
 			r.Pending.Config, r.Pending.Phase)}
 	default:
 		err = h.unstage(ctx, "")

@@ -102,8 +102,8 @@ func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ost
 		return d, err
 	}
 	if kept.Composed.Checksum != u.request.Checksum {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was composed for %s, is not staged any more; it is "+
-			"%s now", osField(res.Plan), u.request.Checksum, u.cfg.Name, kept.Composed.Checksum))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was composed for %s, is not staged any more; "+
+			"the staged commit is %s now", osField(res.Plan), u.request.Checksum, u.cfg.Name, kept.Composed.Checksum))
 	}
 	kept.System, kept.Layers = u.want.System, u.want.layers
 	if err := errors.Join(h.keepStaged(kept), approves(u.cfg, u.approved, kept.Composed)); err != nil {

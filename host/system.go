@@ -43,7 +43,7 @@ func (h *Host) current(ctx context.Context) (osimage.System, error) {
 	if h.system == nil {
 		s, err := h.composer.Current(ctx)
 		if err != nil {
-			return s, fmt.Errorf("reading what the host runs: %w", err)
+			return s, fmt.Errorf("reading which deployment the host runs: %w", err)
 		}
 		h.system = &s
 	}
@@ -199,7 +199,7 @@ func (h *Host) keepStaged(s staged) error {
 		return err
 	}
 	if err := h.root.WriteRecord(StagedPath, data, 0o600); err != nil {
-		return fmt.Errorf("keeping what was staged: %w", err)
+		return fmt.Errorf("recording the staged OS: %w", err)
 	}
 	return nil
 }
@@ -229,7 +229,7 @@ func (h *Host) letGo(ctx context.Context, digest string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading what was staged: %w", err)
+		return fmt.Errorf("reading which OS was staged: %w", err)
 	}
 	var s staged
 	if json.Unmarshal(data, &s) == nil && digest != "" && s.Digest != digest {
@@ -246,12 +246,12 @@ func (h *Host) letGo(ctx context.Context, digest string) error {
 	err = h.composer.Drop(ctx)
 	h.deployments.Changed()
 	if err != nil {
-		return fmt.Errorf("letting go of what was staged: %w", err)
+		return fmt.Errorf("removing the staged OS: %w", err)
 	}
 	if !whole {
 		// A boot loses what an interrupted composition had staged, and leaves its checkout, which no other program knows of.
 		if err := h.plain.Cleanup(ctx); err != nil {
-			return fmt.Errorf("letting go of what was staged: %w", err)
+			return fmt.Errorf("removing the staged OS: %w", err)
 		}
 	}
 	return h.root.Remove(StagedPath)
@@ -312,7 +312,7 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 	}
 	if before != nil && c.Checksum != before.Composed.Checksum {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
-			"it is %s now", field, before.Composed.Checksum, cfg.Name, c.Checksum))
+			"the image is %s now", field, before.Composed.Checksum, cfg.Name, c.Checksum))
 	}
 	// The composed OS is kept even without approval: callers learn which OS it is, and use nothing else of it.
 	keep.Composed, keep.Layers = c, want.layers
@@ -333,8 +333,8 @@ func approves(cfg *machineconfig.Config, approved string, c osimage.Composed) er
 
 // NotApproved returns the error of an OS other than the approved one.
 func NotApproved(config, is, approved string) error {
-	return fmt.Errorf("%s is %s by now, and %s was approved: name the image by its digest, or approve what it is now",
-		config, is, approved)
+	return fmt.Errorf("%s has the OS %s now, and the OS %s was approved: name the image by its digest, or approve "+
+		"the present OS", config, is, approved)
 }
 
 // choosingComposer is a composer that layers packages.
@@ -413,8 +413,8 @@ func (h *Host) moved(ctx context.Context, cfg *machineconfig.Config, want osimag
 	}
 	now, err := h.plain.Named(ctx, want.Image)
 	if err == nil && now != c.Checksum {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("osImageURL: %s is %s by now; %s is what was staged for %s, "+
-			"and is used", want.Image, cmp.Or(now, "no commit"), c.Checksum, cfg.Name))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("osImageURL: %s is %s by now; the update uses %s, which "+
+			"was staged for %s", want.Image, cmp.Or(now, "no commit"), c.Checksum, cfg.Name))
 	}
 	return err
 }

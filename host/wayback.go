@@ -171,7 +171,8 @@ func (h *Host) stuck(ctx context.Context, r *transaction.Record, s *Status) {
 	}
 	seen, err := h.sight(ctx)
 	if err != nil {
-		s.Reason = strings.TrimPrefix(s.Reason+"; what should go on can't be asked: "+message.OneLine(err.Error()), "; ")
+		s.Reason += "; asking systemd for the unit that continues the update failed: " + message.OneLine(err.Error())
+		s.Reason = strings.TrimPrefix(s.Reason, "; ")
 		return
 	}
 	if why := transaction.Stuck(r.Pending, seen); why != "" {
@@ -217,7 +218,7 @@ func (h *Host) awaitRecovery(ctx context.Context) error {
 			if cause := context.Cause(ctx); !errors.Is(cause, errPatience) {
 				return cause
 			}
-			h.say("prove", "goes on without recovery, which has not had its turn")
+			h.say("prove", "starting the checks without recovery, which has not run in time")
 			return nil
 		case <-time.After(recoveryPoll):
 		}
@@ -225,7 +226,7 @@ func (h *Host) awaitRecovery(ctx context.Context) error {
 }
 
 // errPatience is the cause that ends awaitRecovery when its time is over.
-var errPatience = errors.New("it has been waited for long enough")
+var errPatience = errors.New("the time to wait for recovery is over")
 
 // recoveryPoll is the interval at which systemd is asked whether recovery has ended.
 const recoveryPoll = 50 * time.Millisecond

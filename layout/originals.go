@@ -330,8 +330,8 @@ func (c *Layout) keepOriginal(w files.Want, at string) error {
 	found, err = c.node(w.Path)
 	switch {
 	case errors.Is(err, unix.EFBIG):
-		c.Warnings = append(c.Warnings, fmt.Sprintf("%s: what is there is not kept: others than root can write to it, "+
-			"and it has more than %d MiB", w.Subject(), files.MostExposed>>20))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("%s: no copy is kept: users other than root can write to the file, "+
+			"and its size is above %d MiB", w.Subject(), files.MostExposed>>20))
 		return nil
 	case err != nil || found.Type == files.Absent || found.Type == files.Other:
 		return err

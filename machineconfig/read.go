@@ -155,7 +155,7 @@ func ReadDocument(path string) (*Document, []string, error) {
 			"document, there are %d", path, n)
 	}
 	for _, p := range r.docs.Pools {
-		r.warn("%s: is of no use here", p)
+		r.warn("%s: a pool is ignored here", p)
 	}
 	return r.docs.Configs[0], r.warnings, nil
 }

@@ -171,7 +171,7 @@ func secretText(text []byte) string {
 	case privateKey.match(text):
 		return "there is a private key in it"
 	case kubeconfig.match(text) && credentialField.match(text):
-		return "it is a kubeconfig with credentials"
+		return "the text is a kubeconfig with credentials"
 	case packedKey.match(text):
 		return "there is a private key in it, in base64"
 	case wireGuard.match(text):
@@ -203,7 +203,7 @@ var harmless = map[string]bool{
 func (f *finder) source(r *types.Resource, field string, args ...any) {
 	for _, h := range r.HTTPHeaders {
 		if value(h.Value) != "" && !harmless[strings.ToLower(h.Name)] {
-			f.add("it is fetched with credentials in its httpHeaders", field, args...)
+			f.add("the fetch has credentials in its httpHeaders", field, args...)
 			return
 		}
 	}

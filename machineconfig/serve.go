@@ -117,7 +117,8 @@ func (x Extra) add(cfg *types.Config) error {
 		same := func(n types.Node) bool { return n.Path == f.Path }
 		if slices.ContainsFunc(cfg.Storage.Directories, func(d types.Directory) bool { return same(d.Node) }) ||
 			slices.ContainsFunc(cfg.Storage.Links, func(l types.Link) bool { return same(l.Node) }) {
-			return fmt.Errorf("%s: the server must write this file, but the configuration has something else there", f.Path)
+			return fmt.Errorf("%s: the server must write this file, but the configuration has a directory or link at this path",
+				f.Path)
 		}
 		list = slices.DeleteFunc(list, func(o types.File) bool { return same(o.Node) })
 		source := dataurl.EncodeBytes(f.Contents)

@@ -110,7 +110,7 @@ var likely = []struct {
 		"there is a key of IPsec in it"},
 	// Ceph, and a Secret of Kubernetes.
 	{newPattern(`(?m)^\s*key\s*=\s*[\w+/]{16,}`), namedLikeSecret},
-	{newPattern(`(?m)kind["']?\s*:\s*["']?Secret\b`), "it is a Secret of Kubernetes"},
+	{newPattern(`(?m)kind["']?\s*:\s*["']?Secret\b`), "the text is a Secret of Kubernetes"},
 	{newPattern(`BEGIN [\w ]*(?:PRIVATE KEY|Static key)|PuTTY-User-Key-File|AGE-SECRET-KEY-`),
 		"there is a private key in it"},
 	{newPattern(`\bgrub\.pbkdf2\.`), "there is the hash of a password in it"},

@@ -124,13 +124,13 @@ func (g *guard) refuse(field, subject, why string) {
 var backends = []string{"/usr/local/bin/rpm-ostree", "/usr/local/bin/bootc"}
 
 const (
-	isOwn  = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
+	isOwn  = "the agent needs this to bring the host back from a bad configuration; leave it out"
 	isRoad = "the agent's units are started, or this host is rebooted, through it; leave it out"
 	// holdsLinks is the reason against everything that replaces such a directory, except a directory.
 	holdsLinks = "systemd finds the links there that start the agent's units, and only in a directory; leave it out, or " +
 		"make it a directory"
 	leads   = "this host would not boot into service; name multi-user.target or graphical.target"
-	tooLate = "it is read after the agent's own drop-in " + OwnDropin + "; give it a name that sorts before"
+	tooLate = "systemd reads this file after the agent's own drop-in " + OwnDropin + "; give it a name that sorts before"
 )
 
 // unit judges an entry of systemd.units.
@@ -418,7 +418,7 @@ func judgeDropin(dir, name, contents string) string {
 	case unit == "service":
 		for _, a := range all {
 			if a.Section != "Install" && a.Value != "" && slices.Contains(lasting, a.Key) {
-				return fmt.Sprintf("%s=%s would hold for all services, also for the agent's; give it to those that need it",
+				return fmt.Sprintf("%s=%s would apply to all services, also to the agent's; set it in the services that need it",
 					a.Key, a.Value)
 			}
 		}

@@ -24,7 +24,7 @@ func argument(a string) string {
 	}
 	switch {
 	case a == "--":
-		return "what follows it goes to init, and says what that starts; leave it out"
+		return "init gets the arguments that follow, and may start something else; leave it out"
 	case !valued && slices.Contains(bare, a) || key == "rd.break":
 		return leads
 	case name == "systemd.unit" && !slices.Contains(boots, unit):

@@ -98,7 +98,7 @@ func checkKernel(name string, k kernelEntry) error {
 	case !slices.Contains(kernelTypes, name):
 		return fmt.Errorf(": is not one of %s", strings.Join(kernelTypes, ", "))
 	case isDefault && (k.Release != "" || len(k.Architectures) > 0):
-		return errors.New(": has packages alone, because it is what no other type is")
+		return errors.New(": may have packages only, because the default kernel is the one without any other type")
 	case !isDefault && k.Release == "" && len(k.Packages) > 0:
 		return errors.New(".release: is missing, and without it no check can tell that this kernel runs")
 	}

@@ -194,7 +194,7 @@ func TestWrongFileOfTheHostIsRefusedByItsField(t *testing.T) {
 		entry("kernels: {realtime: {packages: [a]}}"):                 "systems[0].kernels.realtime.release: is missing",
 		entry("kernels: {realtime: {packages: [a], release: '+rt'}}"): "systems[0].kernels.realtime.release: ",
 		entry("kernels: {realtime: {packages: ['@a'], release: rt}}"): "systems[0].kernels.realtime.packages[0]",
-		entry("kernels: {default: {packages: [a], release: rt}}"):     "systems[0].kernels.default: has packages alone",
+		entry("kernels: {default: {packages: [a], release: rt}}"):     "systems[0].kernels.default: may have packages only",
 		entry("kernels: {realtime: {packages: [a], remove: [b]}}"):    "remove",
 	} {
 		if _, err := NewCatalogue([]byte(text)); err == nil || !strings.Contains(err.Error(), part) ||

@@ -278,7 +278,7 @@ func (d *policyDocument) validate() (errs field.ErrorList) {
 	if o := d.Spec.Overrides; o != nil {
 		at := spec.Child("irreconcilableValidationOverrides")
 		if o.Storage == nil {
-			return append(errs, field.Required(at.Child("storage"), "an override must say what it overrides"))
+			return append(errs, field.Required(at.Child("storage"), "an override must name the sections that it overrides"))
 		}
 		errs = append(errs, validateOverrides(at.Child("storage"), *o.Storage)...)
 	}

@@ -56,7 +56,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	section("Changes:", changes)
 	section("Skipped, still to be done to the OS:", skipped)
 	section("On the host already, nothing is written:", unwritten)
-	section("Left as they are, in places that others than root can write to:", left)
+	section("Left as they are, in places that users other than root can write to:", left)
 	section("Lost, what others have staged on this host:", p.Lost)
 	section("Actions:", actions)
 	section("Warnings:", p.Warnings)

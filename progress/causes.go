@@ -114,7 +114,7 @@ func (r *Report) explainPool(p *poolReport) Answer {
 			return Answer{Verdict: UpToDate, Because: fmt.Sprintf("all %s have %s", number(p.Machines, "node"), p.Target)}
 		}
 		return Answer{Verdict: NotOffered, Blocking: &controllerDeployment,
-			Because: "the pool controller has not looked at the pool yet", Do: lookAtController}
+			Because: "the pool controller has not read the pool yet", Do: lookAtController}
 	}
 	a, _ := r.ExplainNode(worst.Name)
 	a.Because = fmt.Sprintf("%d of %s updated; node %s: %s", p.Updated, number(p.Machines, "node"), worst.Name, a.Because)
@@ -172,7 +172,7 @@ func (r *Report) drifted(n *nodeReport) *Answer {
 		return nil
 	}
 	a := &Answer{Verdict: Drifted, Since: d.Since(),
-		Because: fmt.Sprintf("it has %s, but the host is not as that says: %s", n.Current, d.Names(driftNames))}
+		Because: fmt.Sprintf("the host has drifted from %s: %s", n.Current, d.Names(driftNames))}
 	for _, i := range d.Items {
 		if i.Failed != "" {
 			a.Because += fmt.Sprintf("; %s could not be written back: %s", i.Subject(), i.Failed)
@@ -181,17 +181,17 @@ func (r *Report) drifted(n *nodeReport) *Answer {
 				number(i.Repairs, "time"), i.Again.UTC().Format(time.RFC3339))
 		}
 	}
-	a.Do = fmt.Sprintf("undo it on the host, or put it into a MachineConfig; to have it written back: kubectl annotate "+
-		"mcp %s %s=repair. The next update overwrites it and keeps a copy", n.pool.Name, api.DriftPolicyKey)
+	a.Do = fmt.Sprintf("undo the change on the host, or put it into a MachineConfig. To have drift repaired: kubectl "+
+		"annotate mcp %s %s=repair. The next update overwrites the change and keeps a copy", n.pool.Name, api.DriftPolicyKey)
 	policy, err := api.ParseDriftPolicy(n.pool.object.Annotations[api.DriftPolicyKey])
 	fought := slices.ContainsFunc(d.Items, func(i api.DriftItem) bool { return i.Repairs > 0 })
 	switch {
 	case err == nil && policy.Strict():
-		a.Do = "undo it on the host, or put it into a MachineConfig: updates of the node wait for that"
+		a.Do = "undo the change on the host, or put it into a MachineConfig: updates of the node wait until then"
 	case err == nil && policy.WritesBack() && n.pool.Paused:
-		a.Do = "undo it on the host, or resume the pool: nothing is written back while it is paused"
+		a.Do = "undo the change on the host, or resume the pool: a paused pool repairs nothing"
 	case err == nil && policy.WritesBack() && fought:
-		a.Do = "find what on the host changes it again (journalctl, auditctl -w PATH -p wa), or have the policy report it"
+		a.Do = "find the program that changes the path (journalctl, auditctl -w PATH -p wa), or have the policy report drift"
 	}
 	return a
 }
@@ -205,9 +205,9 @@ func (r *Report) undelivered(n *nodeReport) *Answer {
 	}
 	return &Answer{
 		Verdict: Undelivered, Blocking: &Object{Kind: "ControllerConfig", Name: api.ControllerConfig}, Since: u.Since,
-		Because: "its host does not have the certificates of the ControllerConfig: " + u.Reason,
-		Do: "correct the field that is named (kubectl edit controllerconfig " + api.ControllerConfig + "); what is wrong " +
-			"with the host itself is tried again",
+		Because: "the host does not have the certificates of the ControllerConfig: " + u.Reason,
+		Do: "correct the named field (kubectl edit controllerconfig " + api.ControllerConfig + "); after a problem of " +
+			"the host, the agent tries again",
 	}
 }
 
@@ -289,13 +289,13 @@ func (r *Report) unmanaged(n *nodeReport) Answer {
 		a = conflicting(*n.conflict)
 	} else {
 		a = Answer{
-			Verdict: NoPool, Because: "no MachineConfigPool selects the node, so nobody configures it",
-			Do: "label it as the spec.nodeSelector of a pool wants it",
+			Verdict: NoPool, Because: "no MachineConfigPool selects the node, so the node has no configuration",
+			Do: "give the node the labels of a pool's spec.nodeSelector",
 		}
 		for _, name := range r.names {
 			if problem := r.members.Problem(name); problem != "" && strings.HasPrefix(n.Desired, "rendered-"+name+"-") {
 				a = Answer{
-					Verdict: Misconfigured, Blocking: poolObject(name), Because: "its pool selects nothing: " + problem,
+					Verdict: Misconfigured, Blocking: poolObject(name), Because: "the node's pool selects nothing: " + problem,
 					Do: "correct the pool's spec.nodeSelector",
 				}
 			}
@@ -308,7 +308,7 @@ func (r *Report) unmanaged(n *nodeReport) Answer {
 func conflicting(c Conflict) Answer {
 	return Answer{
 		Verdict: SeveralPools, Blocking: poolObject(c.Pools[len(c.Pools)-1]), Because: c.String(),
-		Do: fmt.Sprintf("remove from node %s the label that one of the pools selects it by", c.Node),
+		Do: fmt.Sprintf("remove from node %s the label by which one of the pools selects the node", c.Node),
 	}
 }
 
@@ -317,20 +317,21 @@ func conflicting(c Conflict) Answer {
 func (p *poolReport) malformed() *Answer {
 	if len(p.Problems) > 0 {
 		return &Answer{
-			Verdict: Misconfigured, Blocking: poolObject(p.Name), Because: strings.Join(p.Problems, "; "), Do: "correct it",
+			Verdict: Misconfigured, Blocking: poolObject(p.Name), Because: strings.Join(p.Problems, "; "),
+			Do: "correct the named field of the pool",
 		}
 	}
 	if c := p.isTrue(mcfgv1.MachineConfigPoolRenderDegraded); c != nil && c.Reason == api.HooksUnusable {
 		return &Answer{
 			Verdict: Misconfigured, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)), Since: c.LastTransitionTime.Time,
-			Because: "nobody knows what the pool's nodes are to ask: " + c.Message,
-			Do:      "correct what is named; no update begins until then, and the nodes stay as they are",
+			Because: "the hooks for the pool's nodes are not known: " + c.Message,
+			Do:      "correct the named object; no update begins until then, and the nodes stay as they are",
 		}
 	} else if c != nil {
 		return &Answer{
 			Verdict: RenderDegraded, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)),
 			Since: c.LastTransitionTime.Time, Because: "the pool's MachineConfigs make no configuration: " + c.Message,
-			Do: "correct or delete what is named; the nodes stay as they are until then",
+			Do: "correct or delete the named object; the nodes stay as they are until then",
 		}
 	}
 	if c := p.isTrue(api.PoolRenderPending); c != nil && c.Reason == api.NoMachineConfigs {
@@ -344,7 +345,7 @@ func (p *poolReport) malformed() *Answer {
 		return &Answer{
 			Verdict: RenderPending, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)),
 			Since: c.LastTransitionTime.Time, Because: "the pool's configuration waits to be rendered: " + c.Message,
-			Do: "see the status of what is named; the nodes stay as they are until then",
+			Do: "see the status of the named object; the nodes stay as they are until then",
 		}
 	}
 	if p.Target == "" {
@@ -366,7 +367,7 @@ func (p *poolReport) refused() *Answer {
 	return &Answer{
 		Verdict: RenderPending, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)), Since: c.LastTransitionTime.Time,
 		Because: "a part of the pool's configuration was not accepted: " + c.Message,
-		Do:      "correct what is named, or delete it; everything else goes on",
+		Do:      "correct or delete the named object; everything else continues",
 	}
 }
 
@@ -410,7 +411,7 @@ func (r *Report) failed(n *nodeReport) *Answer {
 		return nil
 	}
 	a := &Answer{Since: n.condition(mcfgv1.MachineConfigNodeNodeDegraded)}
-	reason := cmp.Or(n.Reason, "it does not say why")
+	reason := cmp.Or(n.Reason, "the node reports no reason")
 	onTarget := n.Desired == n.pool.Target
 	switch n.State {
 	case api.RolledBack:
@@ -427,11 +428,11 @@ func (r *Report) failed(n *nodeReport) *Answer {
 	case api.Unreconcilable:
 		a.Verdict, a.Blocking = Unreconcilable, &Object{Kind: "MachineConfig", Name: n.Desired}
 		a.Because = fmt.Sprintf("%s can't be reached from %s on a living host: %s", n.Desired, n.Current, reason)
-		a.Do = "take what is named out of the MachineConfigs, or provision the node anew"
+		a.Do = "remove the named fields from the MachineConfigs, or provision the node anew"
 	default:
 		a.Verdict, a.Blocking = Degraded, &Object{Kind: "Node", Name: n.Name}
 		a.Because = reason
-		a.Do = "mend what it says, or revert the MachineConfigs: the node tries again by itself"
+		a.Do = "correct what the reason names, or revert the MachineConfigs: the agent tries again by itself"
 	}
 	if !onTarget {
 		a.Do = fmt.Sprintf("nothing: the pool controller points it to %s next", n.pool.Target)
@@ -449,9 +450,9 @@ func (r *Report) configMissing(n *nodeReport) *Answer {
 	}
 	return &Answer{
 		Verdict: ConfigMissing, Blocking: &Object{Kind: "MachineConfig", Name: n.Desired},
-		Because: fmt.Sprintf("the node shall go to %s, which is not in the cluster: somebody deleted it", n.Desired),
-		Do: fmt.Sprintf("is it what pool %s renders to, the render controller makes it again; "+
-			"if not, the pool points the node elsewhere once it is resumed or rendered anew", n.pool.Name),
+		Because: fmt.Sprintf("the node's desired configuration %s is not in the cluster: it was deleted", n.Desired),
+		Do: fmt.Sprintf("if pool %s still renders to this configuration, the render controller creates it again; "+
+			"if not, the pool sends the node elsewhere once the pool is resumed or rendered anew", n.pool.Name),
 	}
 }
 
@@ -526,7 +527,7 @@ func (r *Report) notTakenUp(n *nodeReport) *Answer {
 	}
 	return &Answer{
 		Verdict: NotTakenUp, Blocking: r.daemon(n),
-		Because: fmt.Sprintf("the node shall go to %s; its daemon reports that it works for %s, and has not taken that up",
+		Because: fmt.Sprintf("the node's desired configuration is %s; its agent still reports %s",
 			n.Desired, cmp.Or(n.state.Spec.ConfigVersion.Desired, "nothing")),
 		Do: "when that lasts for more than some seconds, see its log: " + r.daemonLog(n),
 	}
@@ -577,7 +578,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 			"(kubectl -n %s describe pdb %s); the drain goes on by itself", w.Namespace, w.Budget)
 	case api.DrainWaitTerminating:
 		why = "is terminating"
-		a.Do = fmt.Sprintf("see what keeps it (its grace period, finalizers): kubectl -n %s describe pod %s",
+		a.Do = fmt.Sprintf("see what delays the pod (its grace period, finalizers): kubectl -n %s describe pod %s",
 			w.Namespace, w.Name)
 	case api.DrainWaitRefused:
 		why = "was refused eviction"
@@ -611,7 +612,7 @@ func (r *Report) heldByHook(n *nodeReport) *Answer {
 		Because: fmt.Sprintf("the update to %s waits, and the node serves: before-drain hook %s says no: %s",
 			n.Desired, n.stop.Hook, n.stop.Why),
 		Output: n.stop.Output,
-		Do:     "mend what it says; it is asked again by itself, once a minute and when the hooks of the pool change"}
+		Do:     "do what the hook asks for; the agent asks the hook again once a minute, and when the pool's hooks change"}
 	if name, is := strings.CutPrefix(n.stop.Hook, api.NodeHookPrefix); is {
 		a.Blocking = &Object{Kind: "NodeHook", Name: name}
 	}
@@ -625,7 +626,7 @@ func (r *Report) underWay(n *nodeReport) *Answer {
 	}
 	what, since := n.doing()
 	what = strings.ToLower(what)
-	because := fmt.Sprintf("it is on its way from %s to %s: %s", cmp.Or(n.Current, "nothing"), n.Desired, what)
+	because := fmt.Sprintf("the node is on its way from %s to %s: %s", cmp.Or(n.Current, "nothing"), n.Desired, what)
 	if n.step.Message != "" {
 		because += " (" + n.step.Message + ")"
 	}
@@ -656,13 +657,13 @@ func (r *Report) cordoned(n *nodeReport) *Answer {
 	case n.Cordon != nil:
 		return &Answer{
 			Verdict: Updating, Since: n.Cordon.Since,
-			Because: "it has the pool's configuration and is still cordoned by " + n.Cordon.By + ": " + n.Cordon.Reason,
+			Because: "the node has the pool's configuration and is still cordoned by " + n.Cordon.By + ": " + n.Cordon.Reason,
 		}
 	}
 	return &Answer{
 		Verdict: Cordoned, Blocking: &Object{Kind: "Node", Name: n.Name},
-		Because: "it has the pool's configuration, and somebody else cordoned it: that is theirs to take back, " +
-			"and counts against the pool's maxUnavailable meanwhile",
+		Because: "the node has the pool's configuration, and somebody else cordoned the node: the cordon stays, " +
+			"and counts against the pool's maxUnavailable",
 		Do: "kubectl uncordon " + n.Name,
 	}
 }
@@ -754,7 +755,7 @@ func (p *poolReport) writesRefused() *Answer {
 	a := &Answer{
 		Verdict: NotOffered, Blocking: &controllerDeployment, Since: c.LastTransitionTime.Time,
 		Because: "the pool controller can't write: " + c.Message,
-		Do:      "mend what is named; the controller goes on by itself",
+		Do:      "correct the named object; the controller continues by itself",
 	}
 	if webhook := webhookNamed.FindStringSubmatch(c.Message); webhook != nil {
 		a.Blocking = &Object{Kind: "Webhook", Name: webhook[1]}
@@ -771,7 +772,7 @@ var webhookNamed = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
 func (r *Report) notOffered(n *nodeReport) *Answer {
 	return &Answer{
 		Verdict: NotOffered, Blocking: &controllerDeployment,
-		Because: fmt.Sprintf("it is its turn to go to %s, and the pool controller has not told it", n.pool.Target),
+		Because: fmt.Sprintf("it is the node's turn to go to %s, and the pool controller has not sent it", n.pool.Target),
 		Do:      "when that lasts for more than some seconds, " + lookAtController,
 	}
 }

@@ -19,8 +19,8 @@ func (r *Report) drainHeld(n *nodeReport) *Answer {
 	return &Answer{
 		Verdict: DrainHeld, Blocking: &Object{Kind: "Node", Name: n.Name}, Since: hold.Since, Until: hold.Until,
 		Because: fmt.Sprintf("the drain for %s was given up, and the node serves: %s", n.Desired, hold.Why),
-		Do: fmt.Sprintf("mend what it says; it is tried again at %s, when spec.drain of the pool's RolloutPolicy changes, "+
-			"or now: kubectl annotate node %s %s-", hold.Until.UTC().Format(time.RFC3339), n.Name, api.DrainHeldKey),
+		Do: fmt.Sprintf("correct what the reason names; the next drain is at %s, when spec.drain of the RolloutPolicy "+
+			"changes, or now: kubectl annotate node %s %s-", hold.Until.UTC().Format(time.RFC3339), n.Name, api.DrainHeldKey),
 	}
 }
 
@@ -33,8 +33,8 @@ func (n *nodeReport) drainStep() *Answer {
 	case d.Phase == api.DrainExcludes:
 		return &Answer{
 			Verdict: Updating, Since: d.PhaseSince, Until: d.Limit,
-			Because: fmt.Sprintf("the drain for %s begins at %s: until then load balancers may notice that the node is "+
-				"none of theirs any more", n.Desired, d.Limit.UTC().Format(time.RFC3339)),
+			Because: fmt.Sprintf("the drain for %s begins at %s: until then load balancers have time to notice that the "+
+				"node leaves them", n.Desired, d.Limit.UTC().Format(time.RFC3339)),
 		}
 	case d.Phase != api.DrainDetaches || len(d.Volumes) == 0:
 		return nil
@@ -51,7 +51,7 @@ func (n *nodeReport) drainStep() *Answer {
 		Verdict: Draining, Since: d.PhaseSince, Blocking: &Object{Kind: "VolumeAttachment", Name: d.Volumes[0].Attachment},
 		Because: fmt.Sprintf("the drain for %s waits: all pods are gone, and %s still attached to the node: %s", n.Desired,
 			are(len(d.Volumes)), strings.Join(names, ", ")),
-		Do: "see what its driver says: kubectl describe volumeattachment " + d.Volumes[0].Attachment,
+		Do: "see the message of the volume's driver: kubectl describe volumeattachment " + d.Volumes[0].Attachment,
 	}
 	a.Because += limitText(d)
 	return a
@@ -72,11 +72,11 @@ func limitText(d *api.Drain) string {
 	}
 	then := map[api.DrainTimeout]string{
 		api.DrainHolds:  "the node is uncordoned then, and held",
-		api.DrainForces: "what refuses to go is deleted from then on",
+		api.DrainForces: "pods that refuse eviction are deleted from then on",
 	}[d.OnTimeout]
 	switch {
 	case then == "":
-		then = "it goes on trying after that"
+		then = "the drain continues after that"
 	case d.OnTimeout == api.DrainForces && d.Phase == api.DrainDetaches:
 		then = "they are not waited for after that"
 	}

@@ -31,8 +31,8 @@ func driftedWorld(policy string) *world {
 func TestDriftIsExplainedAndHoldsNothingUp(t *testing.T) {
 	for policy, do := range map[string]string{
 		"":                "kubectl annotate mcp worker " + api.DriftPolicyKey + "=repair",
-		"updates: strict": "updates of the node wait for that",
-		"repair":          "find what on the host changes it again",
+		"updates: strict": "updates of the node wait until then",
+		"repair":          "find the program that changes the path",
 	} {
 		r := NewReport(driftedWorld(policy).View)
 		a, _ := r.ExplainNode("c")

@@ -60,17 +60,17 @@ func ReadEtcd(pods []corev1.Pod) *Etcd {
 // as not ready.
 func memberTrouble(p *corev1.Pod) string {
 	if !p.DeletionTimestamp.IsZero() {
-		return "it is being deleted"
+		return "the pod is being deleted"
 	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			if c.Status == corev1.ConditionTrue {
 				return ""
 			}
-			return cmp.Or(c.Message, c.Reason, "it is not ready")
+			return cmp.Or(c.Message, c.Reason, "the pod is not ready")
 		}
 	}
-	return "it has never reported that it is ready"
+	return "the pod has never been ready"
 }
 
 // StripEtcd drops from a Pod the fields that ReadEtcd does not use.

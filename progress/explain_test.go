@@ -173,7 +173,7 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.set(w.a, mcfgv1.MachineConfigNodeUpdated, metav1.ConditionTrue)
 		}, "a", explanation{UpToDate, "", 0, []string{renderedB}, ""}},
 		"no pool": {func(w *world) { w.a.Labels = nil }, "a",
-			explanation{NoPool, "", never, []string{"no MachineConfigPool selects"}, "label it"}},
+			explanation{NoPool, "", never, []string{"no MachineConfigPool selects"}, "labels of a pool"}},
 		"two custom pools": {func(w *world) {
 			for _, name := range []string{"infra", "storage"} {
 				p := w.pool.DeepCopy()
@@ -227,7 +227,7 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 		}, "c", explanation{WaitsForTurn, "Node a", 0, []string{"2 nodes", "a (draining), b (not ready)"}, "wait"}},
 		"its turn, and the controller is silent": {func(*world) {}, "a",
 			explanation{NotOffered, "Deployment " + api.Namespace + "/machine-config-controller", never,
-				[]string{"its turn"}, "deployment"}},
+				[]string{"the node's turn"}, "deployment"}},
 		"staging": {func(w *world) { w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared) }, "a",
 			explanation{Updating, "", 0, []string{"from " + renderedA, "staging", "/etc/a"}, ""}},
 		"proving": {func(w *world) { w.moving(w.a, mcfgv1.MachineConfigNodeResumed) }, "a",
@@ -303,7 +303,7 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared)
 			w.States["a"].Spec.ConfigVersion.Desired = renderedA
 		}, "a", explanation{NotTakenUp, "Pod " + api.Namespace + "/daemon-a", never,
-			[]string{"has not taken that up"}, "logs"}},
+			[]string{"its agent still reports"}, "logs"}},
 		"host service that never spoke": {func(w *world) {
 			w.Daemons = nil
 			delete(w.States, "a")
@@ -325,11 +325,11 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 		"unreconcilable": {func(w *world) {
 			w.at(w.a, renderedA, renderedB, api.Unreconcilable, "storage.disks: differ")
 		}, "a", explanation{Unreconcilable, "MachineConfig " + renderedB, never, []string{"storage.disks"},
-			"take what is named out"}},
+			"remove the named fields"}},
 		"degraded": {func(w *world) {
 			w.at(w.a, renderedA, renderedB, api.Degraded, "no space on /boot")
 			w.set(w.a, mcfgv1.MachineConfigNodeNodeDegraded, metav1.ConditionTrue)
-		}, "a", explanation{Degraded, "Node a", 0, []string{"no space on /boot"}, "mend"}},
+		}, "a", explanation{Degraded, "Node a", 0, []string{"no space on /boot"}, "correct"}},
 		"degraded for want of a configuration": {func(w *world) {
 			w.at(w.a, renderedA, renderedB, api.Degraded, "not found")
 			w.Missing = map[string]bool{renderedB: true}
@@ -383,7 +383,7 @@ func TestAPoolSaysWhatItsWorstNodeSaysUnlessItIsStoppedItself(t *testing.T) {
 		"one is under way": {func(w *world) { w.moving(w.b, mcfgv1.MachineConfigNodeResumed) },
 			explanation{Updating, "", 0, []string{"0 of 3 nodes updated; node b:"}, ""}, false, false},
 		"a node that failed": {func(w *world) { w.at(w.c, renderedA, renderedB, api.Degraded, "no space") },
-			explanation{Degraded, "Node c", never, []string{"no space"}, "mend"}, false, true},
+			explanation{Degraded, "Node c", never, []string{"no space"}, "correct"}, false, true},
 		"quarantined": {func(w *world) {
 			w.at(w.a, renderedA, renderedB, api.RolledBack, "")
 			quarantineOn(w.a)

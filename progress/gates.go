@@ -72,11 +72,11 @@ func (r *Report) goesBack(n *nodeReport) *Answer {
 	q := n.pool.gateFailed()
 	a := &Answer{
 		Verdict: GoingBack, Blocking: &Object{Kind: "MachineConfig", Name: q.Config}, Since: q.Since,
-		Because: fmt.Sprintf("it goes back to %s when its turn comes: gate %s %s", n.pool.Previous, q.Gate, q.Reason),
+		Because: fmt.Sprintf("the node goes back to %s when its turn comes: gate %s %s", n.pool.Previous, q.Gate, q.Reason),
 		Do:      "wait, or, when the cause is gone: kubectl refit quarantine lift " + n.pool.Name,
 	}
 	if n.pool.Paused {
-		a.Do = "kubectl refit resume " + n.pool.Name + ": it goes back then"
+		a.Do = "kubectl refit resume " + n.pool.Name + ": the node goes back then"
 	}
 	return a
 }
@@ -96,7 +96,7 @@ func (p *poolReport) back(n *nodeReport) string {
 	if q == nil || n.Current != p.Target || n.Desired != p.Previous {
 		return ""
 	}
-	return fmt.Sprintf("; it goes back: gate %s %s", q.Gate, q.Reason)
+	return fmt.Sprintf("; the node goes back: gate %s %s", q.Gate, q.Reason)
 }
 
 // backText returns a text with the number of nodes that are still to go back; empty if no node is.

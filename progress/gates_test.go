@@ -78,8 +78,8 @@ func TestWhoGoesBackSaysForWhichGate(t *testing.T) {
 	w.at(w.a, renderedB, renderedA, api.Working, "")
 	w.at(w.b, renderedB, renderedB, api.Done, "")
 	const why = "gate smoke of stage canary was closed at its deadline: 3 tests failed"
-	w.says(t, "a", Updating, "it goes back: "+why)
-	w.says(t, "b", GoingBack, "it goes back to "+renderedA, why)
+	w.says(t, "a", Updating, "the node goes back: "+why)
+	w.says(t, "b", GoingBack, "the node goes back to "+renderedA, why)
 	w.says(t, "c", Quarantined, renderedB+" is offered to no node: "+why)
 	w.says(t, "", Quarantined, why, "2 nodes to go back to "+renderedA)
 	w.at(w.a, renderedA, renderedA, api.Done, "")

@@ -23,7 +23,7 @@ type Conflict struct {
 }
 
 func (c Conflict) String() string {
-	return fmt.Sprintf("node %s belongs to %d custom pools (%s): it is left alone until only one selects it",
+	return fmt.Sprintf("node %s belongs to %d custom pools (%s): the node is left alone until only one pool selects it",
 		c.Node, len(c.Pools), strings.Join(c.Pools, ", "))
 }
 

@@ -98,7 +98,7 @@ func notReady(conditions []corev1.NodeCondition) (string, time.Time) {
 		}
 	}
 	if !reported {
-		return "it has never reported its state", time.Time{}
+		return "the node has never reported its state", time.Time{}
 	}
 	return "", time.Time{}
 }

@@ -118,20 +118,20 @@ func (n *Node) OverdueText() string {
 	case n.NotReady != "":
 		why = append(why, "the node is not ready: "+n.NotReady)
 	case n.Rebooting:
-		why = append(why, "its agent has not been heard of since before the reboot")
+		why = append(why, "the agent has not reported since before the reboot")
 	}
 	switch {
 	case n.Reason == "" && len(why) == 0:
-		why = append(why, "its agent says no more than that it is at work")
+		why = append(why, "the agent reports no step and no reason")
 	case n.Reason != "" && len(why) == 0:
 		why = append(why, n.Reason)
 	case n.Reason != "":
-		why = append(why, "its agent last said: "+n.Reason)
+		why = append(why, "the agent's last report: "+n.Reason)
 	}
 	if n.Desired != n.Awaited.Config {
-		why = append(why, "it was sent to "+n.Desired+" since, and has not answered")
+		why = append(why, "the node was sent to "+n.Desired+" since, and has not answered")
 	}
-	return fmt.Sprintf("it was to prove %s or to go back within %s, since %s, and has done neither: %s", n.Awaited.Config,
+	return fmt.Sprintf("the node has neither proved %s nor gone back within %s, since %s: %s", n.Awaited.Config,
 		n.verdictTime(), n.Awaited.Since.UTC().Format(time.RFC3339), strings.Join(why, "; "))
 }
 

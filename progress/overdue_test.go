@@ -217,14 +217,14 @@ func TestAnOverdueNodeIsExplained(t *testing.T) {
 		why         string
 	}{
 		"the agent speaks": {map[string]string{api.LastAppliedDrain: "drain-rendered-worker-b", api.Reason: "proving b"},
-			corev1.ConditionTrue, "has done neither: proving b"},
+			corev1.ConditionTrue, "since 2026-03-01T12:00:00Z: proving b"},
 		"the host is away": {map[string]string{api.PostConfigAction: api.PostConfigActionRebooting},
 			corev1.ConditionUnknown, "the node is not ready: Ready=Unknown"},
 		"the host is away, and the agent had spoken": {map[string]string{
 			api.PostConfigAction: api.PostConfigActionRebooting, api.Reason: "the reboot is inhibited by x"},
-			corev1.ConditionUnknown, "Ready=Unknown; its agent last said: the reboot is inhibited by x"},
+			corev1.ConditionUnknown, "Ready=Unknown; the agent's last report: the reboot is inhibited by x"},
 		"only the agent is away": {map[string]string{api.PostConfigAction: api.PostConfigActionRebooting},
-			corev1.ConditionTrue, "its agent has not been heard of since before the reboot"},
+			corev1.ConditionTrue, "the agent has not reported since before the reboot"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"w": ""}}}

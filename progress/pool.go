@@ -146,8 +146,8 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	}
 	p.lifted = p.Lifts
 	if _, err = api.ParseDriftPolicy(pool.Annotations[api.DriftPolicyKey]); err != nil {
-		p.Problems = append(p.Problems, err.Error()+": until that is corrected nothing is written back on the pool's nodes, "+
-			"and updates of those that have drifted wait")
+		p.Problems = append(p.Problems, err.Error()+": until it is corrected, the pool's nodes are not repaired, "+
+			"and updates of drifted nodes wait")
 	}
 	p.inUse = inUse(pool, nodes)
 	p.Noted = Noted(pool)

@@ -51,7 +51,7 @@ func TestWhichConditionsMakeANodeNotReady(t *testing.T) {
 		conditions []corev1.NodeCondition
 		want       string
 	}{
-		{nil, "it has never reported its state"},
+		{nil, "the node has never reported its state"},
 		{[]corev1.NodeCondition{ready}, ""},
 		{[]corev1.NodeCondition{ready, {Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}}, ""},
 		{[]corev1.NodeCondition{ready, {Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}}, "DiskPressure=True"},

@@ -112,7 +112,7 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 	case s.Of == 0 && want != nil:
 		digest = *want // no node could stage the OS: the nodes check the digest when they do
 	case want != nil && *want != digest:
-		return Approved{}, fmt.Errorf("what was staged is %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
+		return Approved{}, fmt.Errorf("the nodes have staged %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
 	}
 	a := Approved{Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
 		Others: others}

@@ -30,9 +30,9 @@ func TestOnlyWhatIsStagedCanBeApproved(t *testing.T) {
 		"nobody can":      {staging: &progress.Staging{Required: true, Unable: []progress.NodeProblem{{Node: "a", Text: "no space"}}}, err: "staged on 0 of 0 nodes"},
 		"as it is":        {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, digest: "x"},
 		"by its digest":   {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, want: digest("x"), digest: "x"},
-		"another digest":  {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, want: digest("y"), err: "what was staged is x, and not y"},
+		"another digest":  {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, want: digest("y"), err: "the nodes have staged x, and not y"},
 		"no OS":           {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 1}, want: digest("")},
-		"an OS for none":  {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 1}, want: digest("x"), err: "what was staged is no OS, and not x"},
+		"an OS for none":  {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 1}, want: digest("x"), err: "the nodes have staged no OS, and not x"},
 		"different ones": {
 			staging: &progress.Staging{
 				Required: true, Staged: []string{"a", "b", "c"}, Of: 3, Digests: map[string][]string{"x": {"a"}, "y": {"b", "c"}},

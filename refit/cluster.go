@@ -114,7 +114,7 @@ func (c *Cluster) whoami(ctx context.Context) (string, error) {
 	review, err := c.kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil {
-		return "", fmt.Errorf("asking the cluster who you are: %w", err)
+		return "", fmt.Errorf("asking the cluster for your user name: %w", err)
 	}
 	return review.Status.UserInfo.Username, nil
 }
@@ -188,7 +188,8 @@ func (c *Cluster) rendered(ctx context.Context, name string) (*machineconfig.Con
 		return nil, err
 	}
 	if !machineconfig.NamedBy(name, cfg.Digest) {
-		return nil, fmt.Errorf("MachineConfig %s does not have the content that its name says: somebody changed it", name)
+		return nil, fmt.Errorf("MachineConfig %s does not have the content of the digest in its name: somebody changed "+
+			"the object", name)
 	}
 	return cfg, nil
 }

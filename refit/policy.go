@@ -98,7 +98,7 @@ func (c *Cluster) etcd(ctx context.Context) (*progress.Etcd, error) {
 func (c *Cluster) rulesIfKnown(ctx context.Context) func([]*progress.Pool) {
 	rules, err := c.rules(ctx)
 	if err != nil {
-		c.warn("what RolloutPolicies say: not known: %s", Describe(err))
+		c.warn("the rules of RolloutPolicies are not known: %s", Describe(err))
 	}
 	return rules
 }
@@ -121,7 +121,7 @@ func (c *Cluster) EndBypass(ctx context.Context, pool string) (said string, err 
 			return nil, fmt.Sprintf("pool %s has no bypass", p.Name), nil
 		}
 		return &change{annotations: map[string]any{api.BypassKey: nil}},
-			fmt.Sprintf("pool %s goes by its RolloutPolicy again", p.Name), nil
+			fmt.Sprintf("pool %s follows its RolloutPolicy again", p.Name), nil
 	})
 }
 

@@ -145,7 +145,7 @@ func resume(p *mcfgv1.MachineConfigPool, keepPin bool) (*change, string) {
 	}
 	next := "its nodes go to " + p.Spec.Configuration.Name
 	if unpin {
-		next = "it goes to what its MachineConfigs render to"
+		next = "the pool goes to the configuration that its MachineConfigs render to"
 	}
 	return ch, fmt.Sprintf("pool %s %s: %s", p.Name, strings.Join(said, " and "), next)
 }
@@ -215,11 +215,11 @@ func rollbackSaid(p *mcfgv1.MachineConfigPool, pin api.Pin) string {
 	said := fmt.Sprintf("pool %s goes back to %s and stays there until its MachineConfigs render to something else than "+
 		"%s, or until kubectl refit resume %s", p.Name, pin.Config, pin.From, p.Name)
 	if was := p.Status.Configuration.Name; was != "" && was != pin.Config {
-		said += fmt.Sprintf("; where a RolloutPolicy selects the pool it goes by that, as with any update (in an emergency: "+
+		said += fmt.Sprintf("; a RolloutPolicy for the pool applies, as with any update (in an emergency: "+
 			"kubectl refit bypass %s --why TEXT)", p.Name)
 	}
 	if p.Spec.Paused {
-		said += fmt.Sprintf("; it is paused, so nothing happens until kubectl refit resume %s --keep-pin", p.Name)
+		said += fmt.Sprintf("; the pool is paused, so nothing happens until kubectl refit resume %s --keep-pin", p.Name)
 	}
 	return said
 }

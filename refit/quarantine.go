@@ -60,7 +60,7 @@ func (c *Cluster) quarantines(ctx context.Context) (progress.View, error) {
 	}
 	nodes, err := c.nodes(ctx)
 	if err != nil {
-		c.warn("what nodes quarantine and pools do not know yet: not known: %s", Describe(err))
+		c.warn("quarantines of nodes that pools have not recorded yet are not known: %s", Describe(err))
 		nodes = []corev1.Node{}
 	}
 	return progress.View{Pools: pools, Nodes: nodes}, nil
@@ -157,7 +157,7 @@ func (c *Cluster) Lift(ctx context.Context, pool string, config *string, why str
 		known, _ := progress.NewReport(v).Pool(p.Name)
 		if by == "" {
 			if by, err = c.whoami(ctx); err != nil {
-				c.warn("who lifts it can't be recorded: %s", Describe(err))
+				c.warn("the author of the lift can't be recorded: %s", Describe(err))
 			}
 		}
 		one := api.Lifted{By: by, Since: rollout.Now().UTC().Truncate(time.Second), Why: message.OneLine(why)}
@@ -197,8 +197,9 @@ func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, asked *string, one a
 			continue
 		}
 		if q.Since.IsZero() {
-			return nil, "", fmt.Errorf("the pool controller has not recorded yet that %s failed on node %s: try again, "+
-				"or see whether it runs: kubectl -n %s get deployment %s", config, q.Node, api.Namespace, api.Controller)
+			return nil, "", fmt.Errorf("the pool controller has not recorded yet that %s failed on node %s: try "+
+				"again, or see whether the controller runs: kubectl -n %s get deployment %s", config, q.Node, api.Namespace,
+				api.Controller)
 		}
 		one.Failures = append(one.Failures, api.Failure{Node: q.Node, Since: q.Since})
 	}

@@ -76,7 +76,7 @@ func (s *stores) rule(ctx context.Context, c *Cluster) {
 			s.ring()
 		case ctx.Err() == nil && !said:
 			said = true
-			c.warn("what RolloutPolicies say: not known: %s", Describe(err))
+			c.warn("the rules of RolloutPolicies are not known: %s", Describe(err))
 		}
 	}, ruled)
 }

@@ -176,7 +176,7 @@ func TestWhatDriftedHasALineAndAPoolWithoutNodesIsNotUpdated(t *testing.T) {
 	r := progress.NewReport(v)
 	lines := picture(r, []string{"empty", "master"}, noon, paper{width: 80, height: 24})
 	if len(lines) != 3 || !strings.HasSuffix(lines[0], "] 0/0   0%  no nodes") ||
-		!strings.HasPrefix(lines[2], "  control-1  Drifted  60m  it has 97254a31, but the host") {
+		!strings.HasPrefix(lines[2], "  control-1  Drifted  60m  the host has drifted from 97254a31") {
 		t.Errorf("%q", lines)
 	}
 }

@@ -160,7 +160,7 @@ func (j *judge) gateNodes() {
 		end, soaks := j.rules.Soaking[n.Name]
 		switch {
 		case waits || n.NotReady != "":
-			j.rules.Gated[n.Name] = j.waits(n, "has arrived, and has not been seen ready there yet")
+			j.rules.Gated[n.Name] = j.waits(n, "has arrived, and has not been ready there yet")
 		case soaks:
 			j.rules.Gated[n.Name] = j.soaking("node "+n.Name, end)
 		default:
@@ -253,12 +253,12 @@ func (j *judge) gate(q Question, g *api.Gate, since time.Time) *progress.Hold {
 	}
 	why := a.Message
 	if a.At.IsZero() {
-		why = "it has not been asked yet"
+		why = "the gate has not been evaluated yet"
 	}
 	hold := &progress.Hold{
 		Verdict: progress.GateClosed, Blocking: policyObject(j.name),
 		Because: fmt.Sprintf("gate %s of %s is closed: %s", g.Name, q.About(), why),
-		Do:      "mend what it says, or wait" + j.orBypass(),
+		Do:      "correct what the gate reports, or wait" + j.orBypass(),
 	}
 	end := j.deadline(g, a, since)
 	switch {
@@ -275,7 +275,7 @@ func (j *judge) gate(q Question, g *api.Gate, since time.Time) *progress.Hold {
 	hold.Verdict = progress.GateFailed
 	hold.Because += ", and its deadline was at " + end.UTC().Format(time.RFC3339)
 	if g.OnDeadline != api.DeadlineRollsBack {
-		hold.Do = "mend what it says: the rollout goes on by itself then" + j.orBypass()
+		hold.Do = "correct what the gate reports: the rollout then continues by itself" + j.orBypass()
 	} else if j.rules.Fails == nil {
 		j.rules.Fails = &api.Quarantine{
 			Config: j.pool.Target, Gate: g.Name, Since: j.now.UTC().Truncate(time.Second),
@@ -292,7 +292,7 @@ func (j *judge) before(g *api.Gate, hold *progress.Hold, end time.Time) *progres
 	switch g.OnDeadline {
 	case api.DeadlineSkips:
 		hold.Until = end
-		hold.Because += "; it is skipped at " + at
+		hold.Because += "; the gate is skipped at " + at
 	case api.DeadlineRollsBack:
 		hold.Because += "; at " + at + " the nodes go back"
 	default:

@@ -249,7 +249,7 @@ func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 			arrived = append(arrived, n)
 			since, waits := j.readySince(n)
 			if waits {
-				return j.comesFirst(s, n, "has not been seen ready there yet")
+				return j.comesFirst(s, n, "has not been ready there yet")
 			}
 			if hold := j.rules.Gated[n.Name]; hold != nil {
 				return hold
@@ -429,7 +429,7 @@ func incomplete(p *progress.Pool) string {
 	text := fmt.Sprintf("%d of its %d nodes are updated", p.Updated, p.Machines)
 	switch {
 	case p.Target == "":
-		return "it has no configuration yet"
+		return "the pool has no configuration yet"
 	case p.Updated < p.Machines:
 	case p.Rules.Unproved != nil:
 		return text + ", and " + p.Rules.Unproved.Because
@@ -458,8 +458,8 @@ func (j *judge) spent() *progress.Hold {
 		Verdict: progress.FailureBudget, Blocking: &progress.Object{Kind: "Node", Name: failed[0]},
 		Because: fmt.Sprintf("%s failed on %d of at most %d nodes: %s", j.pool.Target, len(failed), j.rules.FailureBudget,
 			some(failed)),
-		Do: fmt.Sprintf("mend what kubectl refit explain node/%s says, or change or revert the MachineConfigs of pool %s; "+
-			"all of them are in the status of RolloutPolicy %s", failed[0], j.pool.Name, j.name),
+		Do: fmt.Sprintf("correct what kubectl refit explain node/%s names, or change or revert the MachineConfigs of pool "+
+			"%s; the status of RolloutPolicy %s lists all failed nodes", failed[0], j.pool.Name, j.name),
 	}
 }
 

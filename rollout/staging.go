@@ -212,8 +212,8 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 		return nil // a node with another digest is held singly
 	case len(digests) > 1:
 		h.Because = fmt.Sprintf("%s is not the same OS on all nodes: %s", target, a.Differs())
-		h.Do = fmt.Sprintf("name the image by its digest in osImageURL: what its tag or ref means has changed meanwhile; "+
-			"or approve one of them, and nodes with another stay as they are: kubectl refit approve %s --digest DIGEST",
+		h.Do = fmt.Sprintf("name the image by its digest in osImageURL: its tag or ref now means another OS. "+
+			"Or approve one of the digests, and nodes with others stay as they are: kubectl refit approve %s --digest DIGEST",
 			j.pool.Name)
 	case a.Approval != nil:
 		h.Because += fmt.Sprintf("; that by %s is for %s", a.Approval.By, cmp.Or(a.Approval.Digest, "no OS"))
@@ -278,9 +278,9 @@ func (j *judge) unstaged(a *ahead, n *progress.Node) *progress.Hold {
 		}
 		return &progress.Hold{
 			Verdict: progress.NeedsApproval, Blocking: &progress.Object{Kind: "Node", Name: n.Name},
-			Because: fmt.Sprintf("it has staged %s of %s, and %s was approved by %s", n.Staged.Digest, target,
+			Because: fmt.Sprintf("the node has staged %s of %s, and %s was approved by %s", n.Staged.Digest, target,
 				cmp.Or(a.Approval.Digest, "no OS"), a.Approval.By),
-			Do: "name the image by its digest in osImageURL: what its tag or ref means has changed meanwhile",
+			Do: "name the image by its digest in osImageURL: its tag or ref now means another OS",
 		}
 	case n.Moving():
 	case !j.able(n):
@@ -289,9 +289,9 @@ func (j *judge) unstaged(a *ahead, n *progress.Node) *progress.Hold {
 		return &progress.Hold{
 			Verdict: progress.CannotStage, Blocking: &progress.Object{Kind: "Node", Name: n.Name},
 			Until: n.Staged.Since.Add(api.StageRetry(n.Staged.Tries)),
-			Because: fmt.Sprintf("it serves, and could not stage %s (tries: %d): %s", target,
+			Because: fmt.Sprintf("the node serves, and could not stage %s (tries: %d): %s", target,
 				max(n.Staged.Tries, 1), n.Staged.Error),
-			Do: "mend what it says on the node: it is tried again by itself",
+			Do: "correct on the node what the error names: the agent tries again by itself",
 		}
 	}
 	return j.staging(a)

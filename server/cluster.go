@@ -59,7 +59,7 @@ func (c *Cluster) Config(
 	cfg, err := machineconfig.Parse(mc)
 	if err == nil && (machineconfig.PoolOf(name) == "" || !machineconfig.NamedBy(name, cfg.Digest)) {
 		err = errors.New("MachineConfig/" + name +
-			": its content is not what its name stands for; it was changed or written by hand")
+			": the content does not match the digest in the name; the object was changed or written by hand")
 	}
 	return mc, countOf(mc), err
 }

@@ -91,7 +91,7 @@ func (g *Gate) admit(r *http.Request, reviews chan struct{}) (asker, error) {
 	said := r.Header.Get("Authorization")
 	if said == "" {
 		if g.Closed {
-			return stranger, refusal{http.StatusUnauthorized, "this server answers nobody who shows nothing; " + g.how()}
+			return stranger, refusal{http.StatusUnauthorized, "this server requires credentials for every request; " + g.how()}
 		}
 		return stranger, nil
 	}
@@ -155,7 +155,7 @@ func (g *Gate) how() string {
 	case g.Certificates:
 		return "show a client certificate; " + open
 	}
-	return "this server was started without --token-file and --client-ca, and so knows nobody; " + open
+	return "this server has no way to check credentials, as --token-file and --client-ca are missing; " + open
 }
 
 // CheckTokens reads a token file once, to report errors early.

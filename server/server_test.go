@@ -438,7 +438,7 @@ func TestWhoIsRefusedIsToldWhatTheSecretIsAndWhatToDo(t *testing.T) {
 		gate Gate
 		says string
 	}{
-		{Gate{}, "this server was started without --token-file and --client-ca"},
+		{Gate{}, "this server has no way to check credentials"},
 		{Gate{TokenFile: "/x"}, "show a token (Authorization: Bearer); "},
 		{Gate{Reviewer: &reviewer{}}, "show a token (Authorization: Bearer); "},
 		{Gate{Certificates: true}, "show a client certificate; "},

@@ -288,7 +288,8 @@ func (d *decider) warn(unit, format string, a ...any) {
 func (d *decider) set(unit string, f fate, u *unitFile) {
 	if old, ok := d.fates[unit]; ok && (old.by == unit || f.by != unit) {
 		if old.enable != f.enable {
-			d.warn(f.by, "it is %s, which the configuration treats otherwise under the name %s: that one counts", unit, old.by)
+			d.warn(f.by, "the unit is %s, which the configuration treats otherwise under the name %s: the latter counts",
+				unit, old.by)
 		}
 		return
 	}
@@ -309,7 +310,7 @@ func (d *decider) decideUnit(u Unit) error {
 	switch {
 	case u.masked() && u.Enabled != nil:
 		if *u.Enabled {
-			d.warn(name, "it is both masked and enabled: the mask counts")
+			d.warn(name, "the unit is both masked and enabled: the mask counts")
 		}
 		d.set(name, f, nil)
 		return nil
@@ -326,7 +327,7 @@ func (d *decider) decideUnit(u Unit) error {
 	found, err := d.tree.traverse(name, true, false)
 	switch {
 	case errors.Is(err, errMissing):
-		d.warn(name, "enabled, but it has neither contents nor a unit file on this host: skipped")
+		d.warn(name, "enabled, but the unit has neither contents nor a unit file on this host: skipped")
 		if u.Released { // the links belong to the former unit file
 			f.enable = false
 			d.set(name, f, nil)
@@ -337,7 +338,7 @@ func (d *decider) decideUnit(u Unit) error {
 	case err != nil:
 		return err
 	case found.empty() && u.Contents == "":
-		d.warn(name, "enabled, but it has no [Install] section: nothing to do")
+		d.warn(name, "enabled, but the unit has no [Install] section: nothing to do")
 	default:
 		if found.empty() {
 			d.warn(name, "enabled, but its contents have no [Install] section: nothing to do")
@@ -493,7 +494,7 @@ func (d *decider) decideAlso() error {
 			}
 			if f, ok := d.fates[a.name]; ok {
 				if f.direct && !f.enable {
-					d.warn(by.by, "Also=%s: the configuration says that it is not enabled: it stays so", also)
+					d.warn(by.by, "Also=%s: that unit stays disabled, as the configuration demands", also)
 				}
 				continue
 			}

@@ -116,7 +116,7 @@ func decide(r *Record, s situation) Decision {
 	case PhasePrepare:
 		return Decision{Do: Abort, Why: p.cutEarly()}
 	case PhaseApply:
-		return Decision{Do: RollForward, Why: fmt.Sprintf("update to %s was interrupted after it was decided", p.Config)}
+		return Decision{Do: RollForward, Why: fmt.Sprintf("update to %s was interrupted after its commit", p.Config)}
 	case PhaseUndo:
 		switch {
 		case p.Road != RoadSwitch && p.Road != RoadStaged:
@@ -190,7 +190,7 @@ func (p *Pending) deploys() bool {
 }
 
 func (p *Pending) cutEarly() string {
-	return fmt.Sprintf("update to %s was interrupted before it was decided; nothing changed", p.Config)
+	return fmt.Sprintf("update to %s was interrupted before its commit; nothing changed", p.Config)
 }
 
 func (p *Pending) unproved(s situation) string {

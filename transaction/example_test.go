@@ -60,6 +60,6 @@ func ExampleEngine_Recover() {
 	fmt.Println("after recovery, the file is there:", err == nil)
 	// Output:
 	// after the commit, the file is there: false
-	// roll forward: update to rendered-worker-b was interrupted after it was decided
+	// roll forward: update to rendered-worker-b was interrupted after its commit
 	// after recovery, the file is there: true
 }

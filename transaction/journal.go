@@ -332,7 +332,7 @@ func (j *journal) rollStep(st *step) error {
 		return err
 	}
 	if st.IfEmpty && size > 0 {
-		j.tell(st, errors.New("it was written to meanwhile, and stays"))
+		j.tell(st, errors.New("another program has written to the file, which stays"))
 		return nil
 	}
 	if st.Op == opRmdir {
@@ -352,7 +352,7 @@ func (j *journal) undoable(st *step) error {
 	}
 	_, name, err := j.kept(st)
 	if err == nil && name == "" {
-		err = errors.New("the copy that was kept of it is gone")
+		err = errors.New("the kept copy is gone")
 	}
 	return err
 }
@@ -415,7 +415,7 @@ func (j *journal) checkStep(st *step) error {
 		ok = files.Sum(data) == st.Sum
 	}
 	if !ok {
-		return errors.New("it is not what was written")
+		return errors.New("the contents are not those that were written")
 	}
 	return nil
 }

@@ -203,7 +203,7 @@ func (e *Engine) stuck(ctx context.Context, r *Record, why string, err error) er
 		return err
 	}
 	return errors.Join(err, e.fail(r, Degraded,
-		fmt.Sprintf("%s; and what was made for it can't be removed: %v", why, err)))
+		fmt.Sprintf("%s; and removing the files and deployments made for the update failed: %v", why, err)))
 }
 
 // errJournalLost is the error of a record that names a decision whose journal is gone.
@@ -212,7 +212,7 @@ var errJournalLost = errors.New("the journal of the pending transaction is missi
 // journalLost continues without the journal. How far the change was is unknown, but the committed configuration can be
 // applied again, and so can any other.
 func (e *Engine) journalLost(r *Record) error {
-	why := fmt.Sprintf("recovering %s: %v; what it had changed is drift now", r.Pending.Config, errJournalLost)
+	why := fmt.Sprintf("recovering %s: %v; its changes count as drift now", r.Pending.Config, errJournalLost)
 	r.Pending = nil
 	r.setState(Degraded, why, e.Now())
 	return e.store().save(r)
@@ -522,8 +522,8 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	if j == nil {
 		// Only the step to the committed deployment can be undone, and only once.
 		state = Degraded
-		d.Why += "; what no deployment carries could not follow: apply " + cmp.Or(r.Previous.Config, "a configuration") +
-			" to mend that"
+		d.Why += "; files outside the deployments could not be restored: apply " +
+			cmp.Or(r.Previous.Config, "a configuration") + " to repair them"
 	} else if err := errors.Join(j.undo(), j.sync()); err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func rereadsUnit(parts []string, after files.Node, text func(unit string) string
 	case within == "" && after.Type == files.Absent:
 		return "a unit that this boot may be starting"
 	case within == "" && after.Type == files.Symlink && after.Target == "/dev/null":
-		return "a unit that this boot may be starting, and that is masked"
+		return "a masked unit that this boot may be starting"
 	case strings.Contains(withoutBlanks(text(name)), "DefaultDependencies=no"):
 		return "a unit without default dependencies, which may run early"
 	}

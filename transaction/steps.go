@@ -156,7 +156,7 @@ func (s *stepper) addOrLeave(w *files.Want) error {
 	}
 	s.steps, s.made, s.going = s.steps[:before], made, going
 	if !w.Exists { // the wants for its contents meet the same obstacle
-		err = fmt.Errorf("%w; others than root can write to %s: move away what is in the way, and apply again", err, exposed)
+		err = fmt.Errorf("%w; users other than root can write to %s: remove the obstacle, and apply again", err, exposed)
 		s.left = append(s.left, Left{Path: w.Path, Err: err})
 	}
 	return nil
@@ -275,7 +275,7 @@ func (s *stepper) add(w *files.Want) error {
 		st.Op = opHard
 	case w.Node.Type == files.Regular && found.Type == files.Regular && s.inPlace(w):
 		if w.Node.AnyData && w.Node.Mode&0o6000 != 0 && s.root.Exposed(w.Path) != "" {
-			return refusal{fmt.Errorf("mode %04o for contents that others than root choose: give the file contents",
+			return refusal{fmt.Errorf("mode %04o for contents that users other than root choose: give the file contents",
 				w.Node.Mode)}
 		}
 		st.Op = opMeta

@@ -85,7 +85,7 @@ func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Swit
 		}
 		if try == mergeTries {
 			if dir := e.Root.Exposed(moved); dir != "" {
-				e.left(Left{moved, fmt.Errorf("merging %s: it keeps changing, below %s that others than root can write to",
+				e.left(Left{moved, fmt.Errorf("merging %s: it keeps changing, below %s that users other than root can write to",
 					moved, dir)})
 				return d, nil
 			}

@@ -195,10 +195,10 @@ func TestWhatTheDeadlineCutsShortDoesNotHideWhatIsWrong(t *testing.T) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return errors.New("it is not ready")
+		return errors.New("the pod is not ready")
 	}}
 	err := Verdict(t.Context(), []Check{slow, bad}, time.Now().Add(time.Second), func(string, string) {})
-	if err == nil || !strings.Contains(err.Error(), "it is not ready") || !strings.Contains(err.Error(), "by the deadline") {
+	if err == nil || !strings.Contains(err.Error(), "the pod is not ready") || !strings.Contains(err.Error(), "by the deadline") {
 		t.Errorf("%v", err)
 	}
 }

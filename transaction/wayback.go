@@ -31,7 +31,7 @@ type Means struct {
 
 // Covered returns the error of a mount point, needed to go back, that something else is mounted over.
 func Covered(at string) error {
-	return fmt.Errorf("%s is covered: something is mounted over what this host boots from", at)
+	return fmt.Errorf("%s is covered: a mount hides the file system that this host boots from", at)
 }
 
 // Judge returns an error for each means that is missing, by name. nil means that the host can still go back, and go on.

@@ -62,10 +62,10 @@ func watchCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [POOL]",
 		Short: "Follow a rollout until the pool is updated or goes no further",
-		Long: `Follows a rollout. On a terminal it is a picture that stays in its place: a bar for each pool, and a line for
-each node that is on its way, has failed, or is not as it should be. In a pipe, and where TERM is dumb, it is a line for
-each change of a node or a pool, with how long the step before took. It ends when the pools are updated (exit code 0) or
-go no further by themselves (exit code 1, with the reason).`,
+		Long: `Follows a rollout. A terminal shows a picture that stays in its place: a bar for each pool, and a line for
+each node that is updating, has failed, or differs from its configuration. A pipe, or a terminal with TERM=dumb, gets a
+line for each change of a node or a pool, with the duration of the step before. The command ends when the pools are
+updated (exit code 0) or cannot continue by themselves (exit code 1, with the reason).`,
 		Args: arguments(0, 1, "POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
@@ -84,7 +84,7 @@ go no further by themselves (exit code 1, with the reason).`,
 func diffCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff NODE|POOL",
-		Short: "Show how what a node or a pool has differs from what it shall have",
+		Short: "Show how the present configuration of a node or a pool differs from the desired one",
 		Long: `Shows how the configuration that a node has differs from the one that it shall have, or that its pool has for
 it; of a pool, how the one that all its nodes last had differs from the one that they shall have. Paths and names are
 shown, contents never. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,

@@ -45,12 +45,12 @@ func pauseCommand(o *options) *cobra.Command {
 
 func resumeCommand(o *options) *cobra.Command {
 	var keepPin bool
-	cmd := poolCommand(o, "resume POOL", "Let a pool go on that was paused, or held by a rollback", 0,
+	cmd := poolCommand(o, "resume POOL", "Resume a pool that is paused, or pinned by a rollback", 0,
 		func(ctx context.Context, c *refit.Cluster, pool string, _ []string) (string, error) {
 			return c.Resume(ctx, pool, keepPin)
 		})
-	cmd.Long = `Lets a pool go on: it is no longer paused, and a rollback no longer holds it at an earlier configuration,
-so that it goes to what its MachineConfigs render to.`
+	cmd.Long = `Ends the pause of a pool, and its pin to an earlier configuration. The pool's nodes then go to the
+configuration that its MachineConfigs render to.`
 	cmd.Flags().BoolVar(&keepPin, "keep-pin", false, "go on to the configuration that the pool was rolled back to")
 	return cmd
 }
@@ -61,11 +61,11 @@ func rollbackCommand(o *options) *cobra.Command {
 		func(ctx context.Context, c *refit.Cluster, pool string, _ []string) (string, error) {
 			return c.Rollback(ctx, pool, to)
 		})
-	cmd.Long = `Takes a pool back to a configuration that it had: the one that all its nodes had before the present one, or
-the one that --to names. The pool is held there until its MachineConfigs render to something else than what it left, or
-until kubectl refit resume. Nodes go the way of any update: one after the other, drained, with a verdict. In the middle
-of a rollout those that go back to what all had before it wait for no window, stage, approval or other pool of a
-RolloutPolicy.`
+	cmd.Long = `Takes a pool back to an earlier configuration: the one that all its nodes had last, or the one that --to
+names. The pool is pinned there until kubectl refit resume, or until its MachineConfigs render to a configuration
+other than the one it left. Nodes are updated as always: one after the other, drained, with a verdict. In the middle of
+a rollout, nodes that return to the configuration before the rollout wait for no window, stage, approval or other pool
+of a RolloutPolicy.`
 	cmd.Flags().StringVar(&to, "to", "", "rendered configuration to go back to")
 	return cmd
 }
@@ -73,12 +73,12 @@ RolloutPolicy.`
 func approveCommand(o *options) *cobra.Command {
 	var digest, why string
 	cmd := &cobra.Command{
-		Use: "approve POOL [--digest DIGEST] [--why TEXT]", Short: "Let a pool's nodes go to what they have staged",
-		Args: arguments(1, 1, "POOL"),
-		Long: `Approves the configuration that a pool shall have, as its nodes have staged it, where the pool's RolloutPolicy
-asks for that. With --digest it has to be that OS which was staged, as in a CI job that has tested it; nodes that have
-staged another one wait. Who approved what, and when, is recorded at the pool and as an event. Another configuration
-needs another approval.`,
+		Use:   "approve POOL [--digest DIGEST] [--why TEXT]",
+		Short: "Approve a pool's configuration as its nodes have staged it",
+		Args:  arguments(1, 1, "POOL"),
+		Long: `Approves the desired configuration of a pool, as its nodes staged it, where the pool's
+RolloutPolicy asks for an approval. With --digest, as in a CI job that has tested an OS, only nodes with that OS begin.
+The pool and an event record the approval with its author and time. Another configuration needs another approval.`,
 		PreRunE: func(*cobra.Command, []string) error { return refit.CheckWhy(why) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
@@ -132,7 +132,7 @@ configuration, or with --end.`
 func quarantineCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quarantine",
-		Short: "List the configurations that failed, and lift what is to be tried again",
+		Short: "List the configurations that failed, and let one be tried again",
 		Args:  arguments(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("quarantine list or quarantine lift is needed")
@@ -145,7 +145,7 @@ func quarantineCommand(o *options) *cobra.Command {
 func quarantineList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [POOL]",
-		Short: "List the configurations that failed on a node and are offered to none, and those that were lifted",
+		Short: "List the configurations in quarantine, which no node is sent to, and the lifted ones",
 		Args:  arguments(0, 1, "POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
@@ -173,10 +173,10 @@ func quarantineLift(o *options) *cobra.Command {
 			}
 			return c.Lift(ctx, pool, config, why)
 		})
-	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first and alone, and when it
-fails again it is quarantined again. It is lifted for all pools that have the same content. Without CONFIG it is the one
-that the pool shall have, or the only one there is. Who lifted it, when, and why is kept with the pool and shown by
-kubectl refit quarantine list.`
-	cmd.Flags().StringVar(&why, "why", "", "why it may be tried again, for those who come later")
+	cmd.Long = `Lifts the quarantine of a configuration that failed on a node. That node tries the configuration first and
+alone; a second failure quarantines the configuration again. The lift holds for all pools with the same content. Without
+CONFIG, the desired configuration of the pool is lifted, or the only one in quarantine. The pool records the author, the
+time and the reason; kubectl refit quarantine list shows them.`
+	cmd.Flags().StringVar(&why, "why", "", "reason for the lift, which the pool records")
 	return cmd
 }

@@ -157,8 +157,8 @@ func (d *definitionWatch) look(ctx context.Context) error {
 		d.missing.WithLabelValues(name).Set(number(gone))
 	}
 	if !slices.Equal(missing, d.said) {
-		d.log.Info("definitions are missing; what was read before they went holds on. Install them, and apply their "+
-			"objects again", "resources", missing)
+		d.log.Info("definitions are missing: the controllers use the objects that they read before. Install "+
+			"the definitions, and apply the objects again", "resources", missing)
 	}
 	d.said = missing
 	return nil

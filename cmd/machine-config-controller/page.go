@@ -38,16 +38,16 @@ type pageOptions struct{ address, cert, key string }
 
 func (o *pageOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.address, "page-bind-address", nowhere,
-		"where to serve the web page, over HTTPS and to those who may see it; 0: nowhere")
+		"address to serve the web page on, over HTTPS and with a check of rights; 0: no web page")
 	f.StringVar(&o.cert, "page-cert", "",
-		"file of the web page's certificate, with its chain; read again when it changes. Without it one is made up, which "+
-			"nobody trusts by itself, and the address has to be a loopback one")
+		"file of the web page's certificate, with its chain; read again when it changes. Without the file the controller "+
+			"makes a certificate that no browser trusts, and the address has to be a loopback address")
 	f.StringVar(&o.key, "page-key", "", "file of its key")
 }
 
 func (o *pageOptions) check() error {
 	if (o.cert == "") != (o.key == "") {
-		return errors.New("--page-cert and --page-key: one is of no use without the other")
+		return errors.New("--page-cert and --page-key: set both, or neither")
 	}
 	if o.address == nowhere || o.cert != "" {
 		return nil

@@ -48,7 +48,7 @@ type guard struct {
 func newGuard(from client.Reader, log logr.Logger) *guard {
 	return &guard{from: from, log: log, missing: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "noderefit_admission_policies_missing",
-		Help: "Admission policies that are to hold our accounts, or to refuse what can't be read, and are missing.",
+		Help: "Missing admission policies, which limit Noderefit's accounts or refuse unreadable objects.",
 	})}
 }
 
@@ -82,8 +82,9 @@ func (g *guard) look(ctx context.Context) {
 	}
 	g.missing.Set(float64(len(missing)))
 	if len(missing) > 0 {
-		g.log.Info("admission policies are missing: without those of an account any node's credentials can change what is "+
-			"not its own, without readable-… objects are taken that nothing can read", "policies", missing)
+		g.log.Info("admission policies are missing. Without the policies of an account, any node's credentials can "+
+			"change objects of others. Without readable-…, the API server takes objects that the "+
+			"controllers cannot read", "policies", missing)
 	}
 }
 

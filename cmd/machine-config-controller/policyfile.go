@@ -78,7 +78,7 @@ func oneDocument(text []byte) (map[string]any, error) {
 			continue // a comment, or an empty document
 		}
 		if found != nil {
-			return nil, errors.New("it has more than one document: a rollout is simulated by one policy")
+			return nil, errors.New("the file has more than one document, and a simulation takes one policy")
 		}
 		found = object
 	}

@@ -245,7 +245,7 @@ func filled(c cache.Informers) healthz.Checker {
 		ctx, cancel := context.WithTimeout(r.Context(), filledLimit)
 		defer cancel()
 		if !c.WaitForCacheSync(ctx) {
-			return errors.New("what is watched was not read yet")
+			return errors.New("the watched objects have not been read yet")
 		}
 		return nil
 	}

@@ -45,7 +45,7 @@ func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
 		},
 		{
 			"a key without a certificate", []string{"--page-bind-address=:8798", "--page-key=key"},
-			"--page-cert and --page-key: one is of no use without the other",
+			"--page-cert and --page-key: set both, or neither",
 		},
 		{"a flag that nobody knows", []string{"--pool"}, "unknown flag: --pool"},
 	} {

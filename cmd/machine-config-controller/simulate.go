@@ -98,7 +98,7 @@ and gates are taken as passed.`,
 	flags.DurationVar(&o.staging, "stage-time", 2*time.Minute,
 		"how long one node takes to stage ahead, where the policy has it")
 	flags.DurationVar(&o.approve, "approve-after", time.Hour,
-		"after how long somebody approves what waits for it; less than 0 is never")
+		"time until a pool that waits for an approval gets it; below 0: never")
 	flags.DurationVar(&o.limit, "limit", 90*24*time.Hour, "how long the rollout is followed")
 	flags.IntVar(&o.fails, "fail", 0, "on how many nodes the configuration fails, the first by name")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")

@@ -38,7 +38,7 @@ type unread struct {
 func newUnread(in *intake.Intake, mgr ctrl.Manager) (*unread, error) {
 	kube, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return nil, fmt.Errorf("connecting for what can't be read: %w", err)
+		return nil, fmt.Errorf("connecting to look for unreadable objects: %w", err)
 	}
 	return &unread{
 		in: in, api: kube.CoreV1().RESTClient(), events: mgr.GetEventRecorder("machineconfigcontroller-intake"),
@@ -93,7 +93,7 @@ func (u *unread) look(ctx context.Context) {
 		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
 		about.SetGroupVersionKind(o.GVK)
 		u.events.Eventf(about, nil, corev1.EventTypeWarning, "Unreadable", "Read",
-			"%s: it is left alone, with all that depends on it, until that is corrected", o.Problem)
+			"%s: the object, and all that depends on it, is left alone until it is corrected", o.Problem)
 	}
 	u.said = now
 }

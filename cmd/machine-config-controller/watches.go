@@ -92,9 +92,9 @@ func (w *watches) failed(ctx context.Context, r *toolscache.Reflector, err error
 	if !tell {
 		return
 	}
-	effect := "until that works, this controller decides nothing"
+	effect := "until the watch works, this controller decides nothing"
 	if read {
-		effect = "until that works, this controller goes by what it has read before"
+		effect = "until the watch works, this controller uses what it read before"
 	}
 	at := since.UTC().Format(time.RFC3339)
 	w.log.Error(err, "reading the objects of a kind: "+effect, "kind", kind, "since", at)

@@ -41,7 +41,7 @@ func main() {
 		os.Exit(host.ExitFailed)
 	}
 	if err := ostree.Uncover(); err != nil {
-		fmt.Fprintln(os.Stderr, "warning: what this host boots from is covered by a mount:", err)
+		fmt.Fprintln(os.Stderr, "warning: a mount covers the file systems that this host boots from:", err)
 	}
 	if handover, err = hands.TakeHandover(); err == nil {
 		err = root().ExecuteContext(ctx)
@@ -317,11 +317,11 @@ func stageCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
 		"accept a configuration that failed its verdict on this host; it stays in quarantine until apply lifts it")
 	cmd.Flags().BoolVar(&a.AsStaged, "as-staged", false,
-		"use what was staged for the configuration before, whatever the name of its image means by now")
+		"use the OS that was staged for the configuration, although its image's name may mean another OS by now")
 	cmd.Flags().Uint32Var(&minFree, "min-free", 0, "MiB to leave free on the disk: below that nothing is pulled")
 	cmd.Flags().Uint16Var(&a.Weights.CPU, "cpu-weight", 0, "systemd's CPUWeight of the tools that bring the OS")
 	cmd.Flags().Uint16Var(&a.Weights.IO, "io-weight", 0, "systemd's IOWeight of the tools that bring the OS")
-	cmd.Flags().BoolVar(&drop, "drop", false, "let go of what was staged and is not on its way to a boot")
+	cmd.Flags().BoolVar(&drop, "drop", false, "remove the staged OS, unless a boot into it was decided")
 	return cmd
 }
 
@@ -395,11 +395,11 @@ func deliverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deliver --config FILE",
 		Short: "Write the certificates of a ControllerConfig, beside the host's configuration",
-		Long: `deliver writes what of a ControllerConfig has to be renewed on its own: the CA that the kubelet knows its
-clients by, the cloud's, those of image registries, the bundle that people add, and the registry's pull secret.
-It changes no configuration, never reboots or drains, and restarts something only for the bundle. From then on these
-paths are what was delivered, whatever configuration the host has. A field that can't be read keeps what was delivered
-before, and is an error.`,
+		Long: `deliver writes the certificates of a ControllerConfig that are renewed apart from configurations: the CA of
+the kubelet's clients, the CAs of the cloud and of image registries, the bundle that people add, and the registry's pull
+secret. The command changes no configuration and never reboots or drains; only the bundle restarts services. From then
+on these paths keep the delivered contents under every configuration. A field that can't be read is an error, and its
+path keeps the contents delivered before.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cc, err := readControllerConfig(config)
 			if err != nil {

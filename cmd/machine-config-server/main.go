@@ -63,10 +63,10 @@ func command() *cobra.Command {
 		Use:   "machine-config-server --secure-port PORT --cert FILE --key FILE [--kubeconfig FILE | --dir DIR]",
 		Short: "Give new machines the Ignition config of their pool",
 		Long: `machine-config-server gives new machines the Ignition config of their pool, at /config/<pool>: the
-configuration that nodes of the pool have proved. What holds no secret is for everybody. A configuration that holds one,
-and the kubeconfig to join the cluster with, are for who shows a token (in a cluster a bootstrap token, or one of
---token-file) or a client certificate (--client-ca); others are told 401, and which file or field it is. With
---allow-unauthenticated everybody gets everything.
+configuration that nodes of the pool have proved. Every client gets a configuration without secrets. A configuration
+with a secret, and the kubeconfig to join the cluster with, require a token (in a cluster a bootstrap token, or one of
+--token-file) or a client certificate (--client-ca). Other clients get 401, with the file or field that is secret. With
+--allow-unauthenticated every client gets everything.
 
 Exit codes: 0 done, 1 failed, 2 usage.`,
 		Version: version,
@@ -94,18 +94,18 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 		"serve machine-pools/*.yaml and machine-configs/*.yaml of this directory, and need no cluster")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with tokens that are taken, one a line")
 	f.StringSliceVar(&o.groups, "token-groups", []string{"system:bootstrappers"},
-		"groups whose members' tokens are taken in a cluster, such as those of kubeadm token create; empty: none are")
+		"groups whose members' tokens the server takes in a cluster, such as those of kubeadm token create; empty: none")
 	f.BoolVar(&o.open, "allow-unauthenticated", false,
-		"give secrets too to everybody who can reach the port: files, password hashes, and what to join the cluster with")
+		"give secrets to every client that can reach the port: files, password hashes, and the kubeconfig to join with")
 	f.BoolVar(&o.closed, "require-credentials", false,
-		"give nothing to who shows no token or client certificate, also what is not known to hold a secret")
+		"require a token or a client certificate for everything, also for a configuration without a known secret")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:8799", "where to serve metrics; 0: nowhere")
 	f.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "",
-		"file that new machines which may read secrets get to join the cluster with; it is read for each of them")
+		"kubeconfig with which new machines join the cluster, for clients that may read secrets; read for each machine")
 	f.StringVar(&o.bootstrapKubeconfigPath, "bootstrap-kubeconfig-path", "/etc/kubernetes/kubeconfig",
 		"where new machines get it")
 	f.StringVar(&o.daemonImage, "daemon-image", "",
-		"image that new machines take machine-config-daemon from, with podman; empty: it is in their OS image")
+		"image from which new machines take machine-config-daemon, with podman; empty: their OS image has the program")
 	o.tls.flags(cmd)
 	return cmd
 }
@@ -151,7 +151,7 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	if o.open {
-		log.Info("everybody who can reach this gets every configuration, with the secrets in it",
+		log.Info("every client that can reach this server gets every configuration, with its secrets",
 			"flag", "--allow-unauthenticated")
 	}
 	if err := o.listen(ctx, group, s, log); err != nil {

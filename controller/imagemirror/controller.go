@@ -172,7 +172,7 @@ func (r *reconciler) say(ctx context.Context, o *origin) error {
 	}
 	changed, ok := o.object.DeepCopyObject().(client.Object)
 	if !ok {
-		return fmt.Errorf("noting what is wrong with %s: it is no object", o)
+		return fmt.Errorf("recording the failure of %s: the value is no Kubernetes object", o)
 	}
 	annotations := maps.Clone(changed.GetAnnotations())
 	if annotations == nil {
@@ -184,9 +184,9 @@ func (r *reconciler) say(ctx context.Context, o *origin) error {
 	}
 	changed.SetAnnotations(annotations)
 	if err := r.client.Patch(ctx, changed, client.MergeFrom(o.object)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("noting what is wrong with %s: %w", o, err)
+		return fmt.Errorf("recording the failure of %s: %w", o, err)
 	}
-	logf.FromContext(ctx).Info("said what becomes of it", "object", o.String(), "unmade", note)
+	logf.FromContext(ctx).Info("recorded the outcome", "object", o.String(), "unmade", note)
 	if note != "" {
 		text := note
 		if said, err := api.Decode[*api.Unmade](annotations, api.UnmadeKey); err == nil && said != nil {

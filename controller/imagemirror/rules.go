@@ -189,16 +189,16 @@ func inexpressible(r rule, all []registries.Source) error {
 		return fmt.Errorf("%s.source: containerd has no wildcards; name each registry", r.field)
 	}
 	if r.Tags && path != "" && len(r.Mirrors) > 0 {
-		return fmt.Errorf("%s.source: containerd has mirrors of whole registries alone, and one for %s would answer for "+
-			"the tags of all of %s", r.field, r.Source, host)
+		return fmt.Errorf("%s.source: containerd has mirrors of whole registries only; a mirror for %s would serve the "+
+			"tags of all of %s", r.field, r.Source, host)
 	}
 	if r.Policy == configv1.NeverContactSource && path != "" {
-		return fmt.Errorf("%s.mirrorSourcePolicy: containerd can keep from whole registries alone, not from %s",
+		return fmt.Errorf("%s.mirrorSourcePolicy: containerd can block only whole registries, and not %s",
 			r.field, r.Source)
 	}
 	if r.Policy == configv1.AllowContactingSource && path != "" && registries.Never(all, host) {
-		return fmt.Errorf("%s.mirrorSourcePolicy: containerd can keep from whole registries alone, not from %s but for %s",
-			r.field, host, r.Source)
+		return fmt.Errorf("%s.mirrorSourcePolicy: containerd can block only whole registries; it cannot block %s and "+
+			"allow %s", r.field, host, r.Source)
 	}
 	for i, m := range r.Mirrors {
 		if _, ok := registries.Under(m, path); !ok {

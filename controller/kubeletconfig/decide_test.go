@@ -191,7 +191,8 @@ func (c *cluster) is(got, want document) {
 // says holds the object to one problem, or none without words.
 func (c *cluster) says(d *source.Decision, name, reason string, words ...string) {
 	c.t.Helper()
-	last := d.Objects[name].Conditions()[3]
+	conditions := d.Objects[name].Conditions()
+	last := conditions[len(conditions)-1]
 	if good := len(words) == 0; last.Reason != reason || good != (last.Status == "True") {
 		c.t.Errorf("%s: %+v, want %s %q", name, last, reason, words)
 	}

@@ -142,11 +142,12 @@ func override(pool string, spec *mcfgv1.KubeletConfigSpec) (document, error) {
 	if err != nil {
 		return nil, err
 	}
+	dropUnset(doc)
 	var problems []error
 	say := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if path, said := doc["staticPodPath"]; said && (path != "" || controlPlane(pool)) {
 		say("spec.kubeletConfig: staticPodPath may not be set%s", map[bool]string{
-			true:  ": it is where the control plane's own pods are",
+			true:  ": the control plane's own pods are there",
 			false: ", except to \"\"",
 		}[controlPlane(pool)])
 	}

@@ -74,7 +74,7 @@ func unreached(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, pending mcfgv
 	if h := holds(p); h != nil {
 		return api.PoolHeld, fmt.Sprintf("%s; %s", arrived(p), h.Because)
 	}
-	return string(mcfgv1.MachineConfigPoolUpdating), fmt.Sprintf("%s; kubectl refit explain %s says what it waits for",
+	return string(mcfgv1.MachineConfigPoolUpdating), fmt.Sprintf("%s; kubectl refit explain %s names the cause",
 		arrived(p), p.Name)
 }
 

@@ -46,7 +46,7 @@ func (r *reconciler) policies(ctx context.Context, pools []*mcfgv1.MachineConfig
 		var why string
 		if why, until = r.away(ctx, earliest(made)); why != "" {
 			list = append(list, gone...)
-			r.read.lost = "what the pool's RolloutPolicy says is not known: " + why
+			r.read.lost = "the rules of the pool's RolloutPolicy are not known: " + why
 		}
 	} else {
 		r.defined.Back()
@@ -69,8 +69,8 @@ func (r *reconciler) away(ctx context.Context, made time.Time) (why string, unti
 		}
 		return err.Error() + "; the controller asks again", soon
 	case why == "" && !r.governed:
-		return "the cluster has CustomResourceDefinition/" + policyDefinition + " only since the controller began: restart " +
-			"the controller where it does not do so itself", soon
+		return "the cluster has CustomResourceDefinition/" + policyDefinition + " only since the controller started: " +
+			"restart the controller if it does not restart by itself", soon
 	}
 	return why, until
 }

@@ -190,7 +190,7 @@ func decide(in input) decision {
 		pending.Message = api.ShortReason("not rendered until this is finished: " + strings.Join(in.waiting, "; "))
 	case len(in.refused) > 0:
 		pending.Status, pending.Reason = corev1.ConditionTrue, api.PartRefused
-		pending.Message = api.ShortReason("rendered without this, or with what it was before: " +
+		pending.Message = api.ShortReason("rendered without this object, or with its last accepted content: " +
 			strings.Join(in.refused, "; "))
 	}
 	if in.unused() {

@@ -32,3 +32,45 @@ func TestConditionsOfOpenShiftAreThoseOfKubernetes(t *testing.T) {
 		t.Errorf("none became %v", got)
 	}
 }
+
+// latest is what operators read: of the conditions that have changed last, the first one.
+func latest(conditions []metav1.Condition) (kind string) {
+	var at metav1.Time
+	for _, c := range conditions {
+		if kind == "" || at.Before(&c.LastTransitionTime) {
+			kind, at = c.Type, c.LastTransitionTime
+		}
+	}
+	return kind
+}
+
+func TestTheLatestConditionSaysWhetherAnObjectHasFailed(t *testing.T) {
+	invalid, lacking := problem{reason: "Invalid", message: "x"}, problem{reason: "NoPool", message: "y", waits: true}
+	second := time.Unix(1700000000, 0)
+	var said []metav1.Condition
+	for i, step := range []struct {
+		problems []problem
+		want     string
+	}{
+		{[]problem{lacking}, "Failure"},
+		{[]problem{invalid}, "Failure"},
+		{[]problem{lacking}, "Failure"},
+		{nil, "Success"},
+		{nil, "Success"},
+		{[]problem{invalid}, "Failure"},
+		{[]problem{{reason: "Invalid", message: "z"}}, "Failure"},
+		{nil, "Success"},
+	} {
+		conditions := (&Verdict{problems: step.problems}).Conditions()
+		timed(conditions, said, metav1.NewTime(second.Add(time.Duration(i)*time.Second)))
+		if got := latest(conditions); got != step.want {
+			t.Errorf("step %d: %s is the latest, want %s: %v", i, got, step.want, conditions)
+		}
+		again := (&Verdict{problems: step.problems}).Conditions()
+		timed(again, conditions, metav1.NewTime(second.Add(time.Hour)))
+		if diff := cmp.Diff(conditions, again); diff != "" {
+			t.Errorf("step %d: without a change (-was +is):\n%s", i, diff)
+		}
+		said = conditions
+	}
+}

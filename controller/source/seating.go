@@ -70,8 +70,8 @@ func (s *seating) place() {
 		case own >= 0:
 			v.Number = own
 		case last == lastNumber:
-			v.say(ReasonOrder, "no place is left behind %s/%s, whose suffix is %d: with the annotation %s, give that one a "+
-				"lower place that is free, or say where this one belongs", s.kind, by.Object.GetName(), lastNumber, api.NameSuffix)
+			v.say(ReasonOrder, "no place is left behind %s/%s, whose suffix is %d: with the annotation %s, give that object a "+
+				"lower place that is free, or give this object a place", s.kind, by.Object.GetName(), lastNumber, api.NameSuffix)
 		default:
 			v.Number = last + 1
 		}

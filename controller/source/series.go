@@ -101,7 +101,9 @@ func (v *Verdict) add(p problem) {
 	}
 }
 
-// Conditions returns the conditions of an object. Readers use the last one; the first has its older name.
+// Conditions returns the conditions of an object. Readers use the last one; Success is its older name. Failure comes
+// first, and only while there is one: operators take an object for failed if Failure is the first of the conditions
+// that have changed last.
 func (v *Verdict) Conditions() []metav1.Condition {
 	good, waits, bad := metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionFalse
 	reason, message := ReasonRendered, "Success"
@@ -116,11 +118,34 @@ func (v *Verdict) Conditions() []metav1.Condition {
 		}
 		message = api.ShortReason(strings.Join(said, "; "))
 	}
-	return []metav1.Condition{
+	out := []metav1.Condition{
 		{Type: string(mcfgv1.KubeletConfigSuccess), Status: good, Reason: reason, Message: message},
 		{Type: api.Reconciling, Status: waits, Reason: reason, Message: message},
 		{Type: api.Stalled, Status: bad, Reason: reason, Message: message},
 		{Type: string(mcfgv1.KubeletConfigAccepted), Status: good, Reason: reason, Message: message},
+	}
+	if len(v.problems) == 0 {
+		return out
+	}
+	failure := metav1.Condition{
+		Type: string(mcfgv1.KubeletConfigFailure), Status: metav1.ConditionTrue, Reason: reason, Message: message,
+	}
+	return slices.Insert(out, 0, failure)
+}
+
+// timed sets the times of conditions at an instant. A condition keeps its time while its status stays. The first one,
+// which says whether the object has failed, counts as changed whenever another one is.
+func timed(conditions, before []metav1.Condition, now metav1.Time) {
+	for i, next := range conditions {
+		conditions[i].LastTransitionTime = now
+		for _, old := range before {
+			if old.Type == next.Type && old.Status == next.Status {
+				conditions[i].LastTransitionTime = old.LastTransitionTime
+			}
+		}
+		if first := &conditions[0].LastTransitionTime; first.Before(&conditions[i].LastTransitionTime) {
+			*first = conditions[i].LastTransitionTime
+		}
 	}
 }
 

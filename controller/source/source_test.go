@@ -220,6 +220,12 @@ func TestConditionsSayItToEveryReader(t *testing.T) {
 	v = &Verdict{}
 	v.wait(ReasonSelector, "no pool")
 	waits := v.Conditions()
+	for _, failed := range []*[]metav1.Condition{&bad, &waits} {
+		if first := (*failed)[0]; first.Type != "Failure" || first.Status != "True" || first.Message != (*failed)[1].Message {
+			t.Errorf("%+v", first)
+		}
+		*failed = (*failed)[1:]
+	}
 	for i, kind := range []string{"Success", "Reconciling", "Stalled", "Accepted"} {
 		abnormal := kind == api.Stalled || kind == api.Reconciling
 		if waits[i].Type != kind || (waits[i].Status == "True") != (kind == api.Reconciling) {

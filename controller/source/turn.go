@@ -112,7 +112,7 @@ func (c SeriesController[T, S]) claim(ctx context.Context, v *Verdict) (T, error
 	var none T
 	changed, ok := v.Object.DeepCopyObject().(T)
 	if !ok {
-		return none, fmt.Errorf("claiming %s/%s: it is none", c.Kind, v.Object.GetName())
+		return none, fmt.Errorf("claiming %s/%s: the object has another type", c.Kind, v.Object.GetName())
 	}
 	if _, said := changed.GetAnnotations()[api.NameSuffix]; !said && v.Number >= 0 {
 		changed.SetAnnotations(over(changed.GetAnnotations(), map[string]string{api.NameSuffix: SuffixOf(v.Number)}))
@@ -153,20 +153,13 @@ func (c SeriesController[T, S]) report(ctx context.Context, object T, conditions
 		return nil
 	}
 	observed, said := c.Status(object)
-	for i, next := range conditions {
-		conditions[i].LastTransitionTime = metav1.Now()
-		for _, old := range said {
-			if old.Type == next.Type && old.Status == next.Status {
-				conditions[i].LastTransitionTime = old.LastTransitionTime
-			}
-		}
-	}
+	timed(conditions, said, metav1.Now())
 	if observed == object.GetGeneration() && equality.Semantic.DeepEqual(said, conditions) {
 		return nil
 	}
 	changed, ok := object.DeepCopyObject().(T)
 	if !ok {
-		return fmt.Errorf("setting the status of %s/%s: it is none", c.Kind, object.GetName())
+		return fmt.Errorf("setting the status of %s/%s: the object has another type", c.Kind, object.GetName())
 	}
 	c.SetStatus(changed, object.GetGeneration(), conditions)
 	patch := client.MergeFromWithOptions(client.Object(object), client.MergeFromWithOptimisticLock{})

@@ -109,8 +109,8 @@ func (r *reconciler) look(ctx context.Context) error {
 	}
 	d := decide(wanted, w.Configs)
 	if len(d.taken) > 0 {
-		return r.fail(ctx, cc, outcome{reasonTaken, fmt.Sprintf("MachineConfig/%s is there and was not made of templates: "+
-			"rename or delete it, and it is made", strings.Join(d.taken, ", MachineConfig/"))})
+		return r.fail(ctx, cc, outcome{reasonTaken, fmt.Sprintf("MachineConfig/%s exists and was not made of templates: "+
+			"rename or delete that MachineConfig, and the controller makes its own", strings.Join(d.taken, ", MachineConfig/"))})
 	}
 	if n := len(d.changes); n > 0 {
 		// No pool is rendered meanwhile: a part of a set is not a configuration.

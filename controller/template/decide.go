@@ -100,7 +100,7 @@ func compare(is, wanted *mcfgv1.MachineConfig) *change {
 		return &change{is, to, eventChanged, "the controller is another version, or the ControllerConfig another object"}
 	}
 	return &change{is, to, eventRestored, "somebody had changed its " + strings.Join(what, " and ") +
-		"; it is as it was made again. To override it, have a MachineConfig of your own with a higher name"}
+		"; the controller has restored it. To override it, create a MachineConfig of your own with a higher name"}
 }
 
 // differences returns the names of the parts that differ, without their content.
@@ -144,7 +144,7 @@ func status(cc *mcfgv1.ControllerConfig, o outcome, made int, now metav1.Time) m
 		running, completed, done = corev1.ConditionTrue, corev1.ConditionFalse, o
 	default:
 		completed, failing = corev1.ConditionFalse, corev1.ConditionTrue
-		done, failed = outcome{reasonFailing, "what there was stays as it is: " + o.message}, o
+		done, failed = outcome{reasonFailing, "the existing MachineConfigs stay as they are: " + o.message}, o
 	}
 	if len(unreadable) > 0 {
 		// An unreadable bundle holds up no configuration, since no configuration has the certificates.

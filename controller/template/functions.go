@@ -49,7 +49,7 @@ func indent(by int, s string) string {
 func toYAML(v any) (string, error) {
 	out, err := yaml.Marshal(v)
 	if err != nil {
-		return "", errors.New("it can't be written as YAML")
+		return "", errors.New("the value can't be written as YAML")
 	}
 	return strings.TrimSuffix(string(out), "\n"), nil
 }

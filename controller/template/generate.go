@@ -116,7 +116,7 @@ func Generate(set fs.FS, cc *mcfgv1.ControllerConfig) ([]*mcfgv1.MachineConfig, 
 		return nil, errors.Join(wrong...)
 	}
 	if len(out) == 0 {
-		return nil, errors.New("there is no template in the set: <role>/<name>/_base/files/<file>.yaml is one")
+		return nil, errors.New("the set has no template, such as <role>/<name>/_base/files/<file>.yaml")
 	}
 	slices.SortFunc(out, func(a, b *mcfgv1.MachineConfig) int { return cmp.Compare(a.Name, b.Name) })
 	return out, nil

@@ -213,7 +213,7 @@ func TestWhatASetDoesNotHaveIsAnError(t *testing.T) {
 		{"the platform _base", good, config("_base"), "spec.platform"},
 		{"a value with a field that there is not", map[string]string{"values.yaml": "a: {standard: b}\n"}, config(""),
 			"values.yaml"},
-		{"nothing", map[string]string{"values.yaml": "{}"}, config(""), "there is no template in the set"},
+		{"nothing", map[string]string{"values.yaml": "{}"}, config(""), "the set has no template"},
 		{"a name twice", map[string]string{
 			"master/00-a/_base/files/x.yaml": file("/etc/x", "x"), "worker/00-a/_base/files/x.yaml": file("/etc/x", "x"),
 		}, config(""), "worker/00-a: there is master/00-a"},

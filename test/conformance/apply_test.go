@@ -623,7 +623,7 @@ func TestWhatIsKeptOfAUsersIsOutOfTheirReach(t *testing.T) {
 			r := tr.apply(doc("b", keys))
 			tr.has(map[string]string{file: "file 0600 1000:1001 ssh-rsa A\n"})
 			if tt.back == "absent" {
-				if !strings.Contains(r.stderr, file+": what is there is not kept") {
+				if !strings.Contains(r.stderr, file+": no copy is kept") {
 					t.Errorf("stderr %s", r.stderr)
 				}
 			} else {

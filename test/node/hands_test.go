@@ -430,7 +430,7 @@ func TestWhatWasStagedIsAppliedWhateverBecomesOfItsRefAndRemote(t *testing.T) {
 		t.Fatal(out)
 	}
 	res := apply(ctx, t, n, os)
-	if !slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.Contains(w, "is what was staged for os") }) {
+	if !slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.Contains(w, "was staged for os") }) {
 		t.Errorf("nothing is said of the ref: %v", res.Warnings)
 	}
 	settled(ctx, t, n, "os")

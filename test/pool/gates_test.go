@@ -49,7 +49,7 @@ func canaryWith(gate string) string {
 // saysNo waits until the gate was asked: no deadline counts from before.
 func (l *lab) saysNo() {
 	l.t.Helper()
-	l.heldBy("worker", "GateClosed", "it is false of ConfigMap health")
+	l.heldBy("worker", "GateClosed", "the expression is false for ConfigMap health")
 }
 
 func (l *lab) governed(name, spec string) {
@@ -121,7 +121,7 @@ func TestTheLastStageFailsItsGateAndAllGoBack(t *testing.T) {
 	}
 	l.change("worker", `{"spec":{"paused":true}}`)
 	l.setClock(time.Now().Add(11 * time.Minute))
-	l.explained("w-2", "GoingBack", "it goes back to "+configA+" when its turn comes")
+	l.explained("w-2", "GoingBack", "the node goes back to "+configA+" when its turn comes")
 	l.change("worker", `{"spec":{"paused":false}}`)
 	l.until("all are back", func() bool {
 		return l.stand("w-0").Updated(configA) && l.stand("w-1").Updated(configA) && l.stand("w-2").Updated(configA)
@@ -137,7 +137,7 @@ func TestAtItsDeadlineAGateIsSkippedOrHolds(t *testing.T) {
 	l.governed("skips", canaryWith(healthGate(`,"deadlineSeconds":600,"onDeadline":"Skip"`)))
 	l.target("worker", configB)
 	l.saysNo()
-	l.heldBy("worker", "GateClosed", "it is skipped at")
+	l.heldBy("worker", "GateClosed", "the gate is skipped at")
 	l.setClock(time.Now().Add(11 * time.Minute))
 	l.updated("worker", configB)
 

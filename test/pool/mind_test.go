@@ -274,7 +274,7 @@ func TestANodeMovesFromWorkerToInfraAndBack(t *testing.T) {
 	if _, err := l.Kubectl(l.ctx, "label", "node", "i-1", api.NodeRole+"gpu="); err != nil {
 		t.Fatal(err)
 	}
-	const says = "True node i-1 belongs to 2 custom pools (gpu, infra): it is left alone until only one selects it"
+	const says = "True node i-1 belongs to 2 custom pools (gpu, infra): the node is left alone until only one pool selects it"
 	for _, pool := range []string{"gpu", "infra"} {
 		l.until(pool+" names the conflict", func() bool {
 			return l.condition(pool, progress.PoolMisconfigured) == says &&

@@ -45,8 +45,8 @@ func TestANodeWhoseVerdictDoesNotComeIsNamedByTheControllersClock(t *testing.T) 
 		t.Error("the pool is Degraded before the time is over")
 	}
 	l.setClock(since.Add(36 * time.Minute))
-	said := "Node " + gone + " is overdue: it was to prove " + b + " or to go back within 35m0s, since " +
-		since.Format(time.RFC3339) + ", and has done neither: proving b"
+	said := "Node " + gone + " is overdue: the node has neither proved " + b + " nor gone back within 35m0s, since " +
+		since.Format(time.RFC3339) + ": proving b"
 	l.until("the pool is Degraded and says why", func() bool {
 		return strings.Contains(l.condition("worker", mcfgv1.MachineConfigPoolDegraded), "True "+said) &&
 			l.getPool("worker").Status.DegradedMachineCount == 1
@@ -67,7 +67,7 @@ func TestANodeWhoseVerdictDoesNotComeIsNamedByTheControllersClock(t *testing.T) 
 	l.until("the node is sent elsewhere", func() bool { return l.stand(gone).Desired == c })
 	l.until("the pool says that it has not answered", func() bool {
 		said := l.condition("worker", mcfgv1.MachineConfigPoolDegraded)
-		return strings.HasPrefix(said, "True") && strings.Contains(said, "it was sent to "+c+" since, and has not answered")
+		return strings.HasPrefix(said, "True") && strings.Contains(said, "the node was sent to "+c+" since, and has not answered")
 	})
 	if n := l.stand(gone); !n.Overdue() || !n.Awaited.Since.Equal(since) {
 		t.Errorf("once it was sent elsewhere, it is waited for as %+v", n.Awaited)

@@ -571,7 +571,7 @@ func (n *node) saysOfUncordon(text string) bool {
 		return false
 	}
 	for _, e := range list.Items {
-		if e.Reason == "Cordon" && strings.HasPrefix(e.Message, "Somebody uncordoned") && strings.Contains(e.Message, text) {
+		if e.Reason == "Cordon" && strings.HasPrefix(e.Message, "The node was uncordoned") && strings.Contains(e.Message, text) {
 			return true
 		}
 	}
