@@ -79,7 +79,10 @@ func (h *Host) Status(ctx context.Context) *Status {
 	if h.grub != nil {
 		s.BootLimit = fmt.Sprint(h.grub.Limit(), " boots")
 		if err := h.grub.Counts(); err != nil {
-			s.BootLimit = "none: " + message.OneLine(err.Error())
+			tries, uncounted := h.plain.Tries()
+			if s.BootLimit = fmt.Sprint(tries, " boots"); tries == 0 {
+				s.BootLimit = "none: " + message.OneLine(cmp.Or(uncounted, err).Error())
+			}
 		}
 	}
 	if err != nil {

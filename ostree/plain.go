@@ -548,7 +548,8 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 }
 
 // PrepareSoftReboot makes the next soft reboot lead to a deployment. ostree refuses a deployment whose kernel,
-// initramfs or kernel arguments differ from the running ones. Any other reboot still boots the default. Four forks.
+// initramfs or kernel arguments differ from the running ones. One with another SELinux policy is refused here. Any
+// other reboot still boots the default. Four forks.
 func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
 	doing := "preparing a soft reboot into " + id
 	deployments, err := p.Status(ctx)
@@ -558,6 +559,9 @@ func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
 	at := slices.IndexFunc(deployments, ByID(id))
 	if at < 0 {
 		return &Error{Class: Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
+	}
+	if err := p.keepsPolicy(doing, deployments, deployments[at]); err != nil {
+		return err
 	}
 	// A deployment that is prepared twice is mounted twice.
 	if err := p.resetSoftReboot(ctx, doing, deployments, func(Deployment) bool { return true }); err != nil {
