@@ -12,10 +12,11 @@ gotestsum=$PWD/$cache/gotestsum
 timeout=${TEST_TIMEOUT:-30m}
 
 # The suites on control planes wait for most of their time. They run beside the suites on hosts, which need the
-# processors. The order is part of the table: e2e has hosts as well, so e2e runs beside the suites that count their cuts.
-clusters=(run drain render template gitops refit page packaging scale pool e2e)
-# The last suites on hosts. They take LONG_FLAGS, as pool and e2e do.
-long=(osupdate crash hostile pool e2e)
+# processors. The order is part of the table: pods and e2e have hosts as well, so these run beside the suites that count
+# their cuts.
+clusters=(run drain render template gitops refit page packaging scale pool pods e2e)
+# The last suites on hosts. They take LONG_FLAGS, as pool, pods and e2e do.
+long=(osupdate crash hostile pool pods e2e)
 
 # tested runs go test. A failed test gets go test's own line.
 tested() { # NAME ARGUMENTS-OF-GO-TEST...

@@ -173,7 +173,12 @@ func (o *runOptions) defaults() error {
 }
 
 func (o *runOptions) credentials() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	// Without a file clientcmd warns that those of the pod might not work, at each start.
+	load := rest.InClusterConfig
+	if o.kubeconfig != "" {
+		load = func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", o.kubeconfig) }
+	}
+	config, err := load()
 	if err != nil {
 		return nil, fmt.Errorf("reading credentials: %w", err)
 	}

@@ -55,7 +55,7 @@ func TestAControllerThatBeginsHoldsPoolsWhosePolicyWentWithItsDefinition(t *test
 	}{
 		"no definition": {note: note, says: "rolloutpolicies.noderefit.dev is missing: install it"},
 		"no definition, as the cluster never had it": {},
-		"one that came since":                        {note: note, definition: definition{made: now.Add(-2 * time.Hour)}, says: "only since the controller began"},
+		"one that came since":                        {note: note, definition: definition{made: now.Add(-2 * time.Hour)}, says: "only since the controller started"},
 		"made again":                                 {note: note, definition: definition{made: now.Add(-time.Minute)}, governed: true, says: "was made again"},
 		"made again a while ago":                     {note: note, definition: definition{made: now.Add(-6 * time.Minute)}, governed: true},
 		"older than the policy that is deleted":      {note: note, definition: definition{made: now.Add(-2 * time.Hour)}, governed: true},

@@ -68,13 +68,15 @@ root() {
 
 # describe NAME prints what crane mutate is told of an image, an argument a line.
 describe() {
-	local user=65532:65532 path=/ about="Says which node goes to which configuration"
+	local user=65532:65532 path=/ about="Says which node goes to which configuration" more=()
 	if [[ $1 == machine-config-daemon ]]; then
+		# As root, systemctl asks systemd itself, which it does not trust from another PID namespace. Over the bus it does.
+		more=(--env SYSTEMCTL_FORCE_BUS=1)
 		user=0:0 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 		about="Moves the node that it runs on from one configuration to the next"
 	fi
 	if [[ $1 == machine-config-server ]]; then about="Gives new machines the configuration of their pool"; fi
-	printf '%s\n' --user "$user" --entrypoint "/$1" --env "PATH=$path" --workdir / \
+	printf '%s\n' --user "$user" --entrypoint "/$1" --env "PATH=$path" "${more[@]}" --workdir / \
 		--label "org.opencontainers.image.title=$1" \
 		--label "org.opencontainers.image.description=$about" \
 		--label "org.opencontainers.image.version=$version" \

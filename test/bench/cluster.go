@@ -49,7 +49,10 @@ func onCluster(ctx context.Context, r *report) error {
 		fmt.Fprintln(os.Stderr, "bench: no agent is measured at rest:", err)
 		return nil
 	}
-	return atRest(ctx, r)
+	if err := atRest(ctx, r); err != nil {
+		return err
+	}
+	return inPods(ctx, r)
 }
 
 // rollouts updates one growing cluster.

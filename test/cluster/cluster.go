@@ -4,8 +4,8 @@
 // run as children of this process on 127.0.0.1, with our kinds installed. A node is either simulated by kwok, or is a
 // host of the host lab that runs the kubelet.
 //
-// Only two things are simulated: the container runtime, and what kwok does for its nodes. Scheduling, eviction,
-// disruption budgets, taints, leases, authorisation and admission are Kubernetes' own.
+// Only two things are simulated: what kwok does for its nodes, and the container runtime of hosts that have none.
+// Scheduling, eviction, disruption budgets, taints, leases, authorisation and admission are Kubernetes' own.
 package cluster
 
 import (
@@ -229,6 +229,8 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 		"--tls-cert-file=server.crt", "--tls-private-key-file=server.key", "--client-ca-file=ca.crt",
 		"--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/16",
+		"--kubelet-client-certificate=kubelet.crt", "--kubelet-client-key=kubelet.key",
+		"--kubelet-preferred-address-types=ExternalIP,InternalIP",
 		"--enable-bootstrap-token-auth", "--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000",

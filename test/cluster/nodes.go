@@ -108,16 +108,24 @@ func (c *Cluster) WaitNode(ctx context.Context, name, what string, condition fun
 
 // Kubectl runs kubectl as the administrator and returns the standard output. An error has the standard error.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (stdout string, err error) {
-	kubebox, err := box()
+	cmd, err := c.KubectlCommand(ctx, args...)
 	if err != nil {
 		return "", err
 	}
 	var out, errout bytes.Buffer
-	cmd := exec.CommandContext(ctx, kubebox, append([]string{"kubectl", "--kubeconfig=" + c.Kubeconfig}, args...)...)
 	cmd.Stdout, cmd.Stderr = &out, &errout
 	err = cmd.Run()
 	if status := new(exec.ExitError); errors.As(err, &status) {
 		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(errout.Bytes()))
 	}
 	return out.String(), err
+}
+
+// KubectlCommand returns the command that Kubectl runs.
+func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	kubebox, err := box()
+	if err != nil {
+		return nil, err
+	}
+	return exec.CommandContext(ctx, kubebox, append([]string{"kubectl", "--kubeconfig=" + c.Kubeconfig}, args...)...), nil
 }

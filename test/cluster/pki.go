@@ -94,6 +94,10 @@ func (a *authority) write(dir string) error {
 	if err != nil {
 		return err
 	}
+	kubelet, err := a.client("kube-apiserver", "system:masters")
+	if err != nil {
+		return err
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -109,6 +113,7 @@ func (a *authority) write(dir string) error {
 	var errs []error
 	for name, data := range map[string][]byte{
 		"ca.crt": a.pem, "server.crt": server.cert, "server.key": server.key,
+		"kubelet.crt": kubelet.cert, "kubelet.key": kubelet.key,
 		"sa.key": encode("EC PRIVATE KEY", private), "sa.pub": encode("PUBLIC KEY", public),
 	} {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, name), data, 0o600))

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,6 +35,18 @@ type Options struct {
 	Verdict time.Duration
 	// Audit counts requests; see cluster.Options.
 	Audit bool
+	// Pods, where set, makes the pods of the hosts containers: the agent and the controllers run as they are installed.
+	Pods *Pods
+}
+
+// Pods are where the pods of a fleet come from.
+type Pods struct {
+	// Registry is the address of a registry on this machine.
+	Registry string
+	// Pause is the image of the pods' sandboxes.
+	Pause string
+	// Image returns the name of one of the project's images.
+	Image func(name string) string
 }
 
 // Fleet is a running cluster with its nodes.
@@ -89,7 +102,7 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 		return f, err
 	}
 	for _, n := range f.Nodes {
-		if err := f.Join(ctx, n.Host, n.Name, options.Labels); err != nil {
+		if err := f.join(ctx, n); err != nil {
 			return f, err
 		}
 	}
@@ -101,7 +114,21 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 	return f, f.install(ctx)
 }
 
+func (f *Fleet) join(ctx context.Context, n *Node) error {
+	if p := f.options.Pods; p != nil {
+		return f.JoinContainers(ctx, n.Host, n.Name, f.options.Labels, p.Registry, p.Pause)
+	}
+	return f.Join(ctx, n.Host, n.Name, f.options.Labels)
+}
+
 func (f *Fleet) host(ctx context.Context, base *lab.Base, name string) (*Node, error) {
+	if f.options.Pods != nil {
+		h, err := base.Boot(ctx, lab.Options{Name: name, Hostname: name})
+		if err != nil {
+			return nil, err
+		}
+		return &Node{Node: &node.Node{Host: h}, Name: name}, nil
+	}
 	n, err := node.New(ctx, base, filepath.Join(f.options.Bin, "machine-config-daemon"),
 		lab.Options{Name: name, Hostname: name})
 	if err != nil {
@@ -120,12 +147,15 @@ func (f *Fleet) Enlist(ctx context.Context, base *lab.Base, name string, prepare
 	if err := prepare(n); err != nil {
 		return n, err
 	}
-	return n, f.Join(ctx, n.Host, name, f.options.Labels)
+	return n, f.join(ctx, n)
 }
 
-// install installs what packaging/ installs, except for the workloads. The programs of these pods run beside the
-// cluster.
+// install installs what packaging/ installs. Where pods are on paper, it leaves the workloads out: the programs of
+// these pods run beside the cluster.
 func (f *Fleet) install(ctx context.Context) error {
+	if f.options.Pods != nil {
+		return f.Install(ctx, filepath.Join(f.options.Repository, "packaging/kustomize/base"), f.options.Pods.Image)
+	}
 	_, err := f.Kubectl(ctx, "apply", "-k", filepath.Join(f.options.Repository, "packaging/kustomize/base"))
 	if err != nil {
 		return fmt.Errorf("installing: %w", err)
@@ -133,6 +163,24 @@ func (f *Fleet) install(ctx context.Context) error {
 	_, err = f.Kubectl(ctx, "-n", api.Namespace, "delete", "--wait=false", "daemonset/"+api.Daemon,
 		"deployment/"+api.Controller)
 	return err
+}
+
+// published is the name of an image in what packaging/ installs.
+var published = regexp.MustCompile(`registry\.example\.com/noderefit/([a-z-]+):latest`)
+
+// Install installs a kustomization, with the names of the images that image returns for them.
+func (f *Fleet) Install(ctx context.Context, folder string, image func(name string) string) error {
+	text, err := f.Kubectl(ctx, "kustomize", folder)
+	if err != nil {
+		return fmt.Errorf("installing: %w", err)
+	}
+	text = published.ReplaceAllStringFunc(text, func(name string) string {
+		return image(published.FindStringSubmatch(name)[1])
+	})
+	if err := f.Apply(ctx, text); err != nil {
+		return fmt.Errorf("installing: %w", err)
+	}
+	return nil
 }
 
 // Close ends everything and removes all files.

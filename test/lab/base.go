@@ -67,6 +67,15 @@ var treeScript []byte
 // recipe is raised when Base is built in another way with the same packages and treeScript.
 const recipe = "1"
 
+// variant is a kind of Base: the packages of its tree, and what is done to the tree after treeScript.
+type variant struct {
+	packages []string
+	script   []byte
+}
+
+// stock is the Base whose kubelet and container runtime only pretend.
+var stock = variant{packages: packages}
+
 // tools are the programs that the lab runs on this machine, with the Debian packages that contain them.
 var tools = []struct{ program, debian string }{
 	{"systemd-nspawn", "systemd-container"},
@@ -136,9 +145,10 @@ func InstallPackages(ctx context.Context, log io.Writer, packages []string) erro
 
 // Base is the start of every Host. A built Base is never changed.
 type Base struct {
-	cache   string
-	sysroot string
-	remote  string
+	cache      string
+	sysroot    string
+	remote     string
+	containers bool // its hosts have a container runtime
 }
 
 func newBase(cache, dir string) *Base {
@@ -160,8 +170,13 @@ var need = sync.OnceValues(func() (*Base, error) {
 // reason; with LAB=require in the environment it fails.
 func Need(t testing.TB) *Base {
 	t.Helper()
+	return needed(t, Available, need)
+}
+
+func needed(t testing.TB, available func() error, need func() (*Base, error)) *Base {
+	t.Helper()
 	Sources(t)
-	if err := Available(); err != nil && (os.Getenv("LAB_INSTALL") != "1" || os.Geteuid() != 0) {
+	if err := available(); err != nil && (os.Getenv("LAB_INSTALL") != "1" || os.Geteuid() != 0) {
 		if os.Getenv("LAB") == "require" {
 			t.Fatal(err)
 		}
@@ -179,6 +194,10 @@ func Need(t testing.TB) *Base {
 // LAB_INSTALL=1 in the environment missing Debian packages are installed first. Prepare removes from this cache what
 // hosts of dead processes have left.
 func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error) {
+	return prepare(ctx, cacheDir, stock, log)
+}
+
+func prepare(ctx context.Context, cacheDir string, of variant, log io.Writer) (*Base, error) {
 	if os.Getenv("LAB_INSTALL") == "1" && os.Geteuid() == 0 {
 		if err := Install(ctx, log); err != nil {
 			return nil, err
@@ -209,7 +228,7 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
 
-	dir := filepath.Join(cacheDir, recipeKey())
+	dir := filepath.Join(cacheDir, of.key())
 	if _, err := os.Stat(dir); err == nil {
 		return newBase(cacheDir, dir), nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -219,7 +238,7 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 	if err := removeBuild(work); err != nil {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
-	if err := build(ctx, work, bootstrap(filepath.Join(work, tree)), log); err != nil {
+	if err := build(ctx, work, of.bootstrap(filepath.Join(work, tree)), of.script, log); err != nil {
 		return nil, errors.Join(fmt.Errorf("building the host lab's base: %w", err), removeBuild(work))
 	}
 	if err := os.Rename(filepath.Join(work, "base"), dir); err != nil {
@@ -244,11 +263,12 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "noderefit-lab"), err
 }
 
-// recipeKey returns a name for the Base of the present recipe.
-func recipeKey() string {
+// key returns a name for the Base of the present recipe.
+func (v variant) key() string {
 	digest := sha256.New()
-	fmt.Fprintln(digest, recipe, suite, packages, KernelArguments)
+	fmt.Fprintln(digest, recipe, suite, v.packages, KernelArguments)
 	digest.Write(treeScript)
+	digest.Write(v.script)
 	return "base-" + hex.EncodeToString(digest.Sum(nil))[:16]
 }
 
@@ -256,16 +276,17 @@ func recipeKey() string {
 const tree = "tree"
 
 // bootstrap returns the command that makes the root file system.
-func bootstrap(at string) []string {
-	return []string{"mmdebstrap", "--variant=minbase", "--include=" + strings.Join(packages, ","),
+func (v variant) bootstrap(at string) []string {
+	return []string{"mmdebstrap", "--variant=minbase", "--include=" + strings.Join(v.packages, ","),
 		"--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Install-Recommends \"false\"",
 		"--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
 		"--dpkgopt=path-exclude=/usr/share/doc/*", suite, at}
 }
 
 // build makes work/base: a sysroot in which RefV1 is deployed, with RefV2 in its repository, and the archive that
-// serves as the remote. bootstrap is the first of its commands.
-func build(ctx context.Context, work string, bootstrap []string, log io.Writer) error {
+// serves as the remote. bootstrap is the first of its commands. further, where there is one, is a script that is run on
+// the tree after treeScript.
+func build(ctx context.Context, work string, bootstrap []string, further []byte, log io.Writer) error {
 	tree, base := filepath.Join(work, tree), filepath.Join(work, "base")
 	sysroot, remote := filepath.Join(base, "sysroot"), filepath.Join(base, "remote")
 	repo, archive := "--repo="+filepath.Join(sysroot, "ostree/repo"), "--repo="+remote
@@ -276,6 +297,9 @@ func build(ctx context.Context, work string, bootstrap []string, log io.Writer) 
 		}
 	}
 	if err := os.WriteFile(script, treeScript, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(script+".further", further, 0o755); err != nil {
 		return err
 	}
 	commit := func(ref, version string, trees ...string) []string {
@@ -290,6 +314,7 @@ func build(ctx context.Context, work string, bootstrap []string, log io.Writer) 
 	for _, argv := range [][]string{
 		bootstrap,
 		{"sh", script, tree, work},
+		{"sh", script + ".further", tree},
 		{"ostree", "admin", "init-fs", "--modern", sysroot},
 		{"ostree", "admin", "--sysroot=" + sysroot, "os-init", OS},
 		{"ostree", repo, "config", "set", "sysroot.bootloader", "none"},

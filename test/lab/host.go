@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -152,7 +153,7 @@ func (h *Host) furnish(ctx context.Context) error {
 // Base returns the host as a Base from which other hosts start. Each of these gets its own name and machine ID. The
 // host must never have been on, must not be changed any more, and is closed after the last of the others was made.
 func (h *Host) Base() *Base {
-	return &Base{cache: h.base.cache, sysroot: h.Sysroot(), remote: h.base.remote}
+	return &Base{cache: h.base.cache, sysroot: h.Sysroot(), remote: h.base.remote, containers: h.base.containers}
 }
 
 // Sysroot returns the root of the host's disk as this machine sees it: ostree/, boot/.
@@ -550,6 +551,17 @@ cd /run/systemd/lab
 mount -t overlay -o lowerdir=empty,upperdir=sysroot/boot,workdir=boot.work overlay boot
 cd /
 shift 2
+if [ "$1" ]; then
+	mkdir /run/systemd/legacy
+	for controllers in $1; do
+		mkdir "/run/systemd/legacy/$controllers"
+		options=$controllers
+		[ "$controllers" != systemd ] || options=none,name=systemd
+		mount -t cgroup -o "$options" cgroup "/run/systemd/legacy/$controllers"
+	done
+	mkdir /run/systemd/legacy/unified
+fi
+shift
 if [ -e /proc/self/fd/3 ]; then
 	: >/run/systemd/network-namespace
 	mount --bind /proc/self/fd/3 /run/systemd/network-namespace
@@ -584,7 +596,10 @@ func (h *Host) boot() (int, error) {
 	}
 	defer cgroup.Close()
 
-	cmd := h.container(entry)
+	cmd, err := h.container(entry)
+	if err != nil {
+		return 0, err
+	}
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig:   syscall.SIGKILL,
@@ -619,15 +634,25 @@ func (h *Host) boot() (int, error) {
 }
 
 // container returns the command that boots an entry.
-func (h *Host) container(entry Entry) *exec.Cmd {
+func (h *Host) container(entry Entry) (*exec.Cmd, error) {
 	const here = "/run/systemd/lab"
 	disk, root := here+"/sysroot", here+"/sysroot/"+entry.Dir
 	bind := "--bind-ro="
 	if h.options.WritableSysroot {
 		bind = "--bind="
 	}
-	args := []string{"--fork", "--kill-child", "--pid", "--mount-proc", "--cgroup", "--",
-		"sh", "-c", nspawnScript, "sh", h.dir, h.base.remote,
+	var legacy, controllers []string
+	if h.base.containers {
+		var err error
+		if legacy, err = h.machine.makeLegacy(); err != nil {
+			return nil, err
+		}
+		for _, dir := range legacy {
+			controllers = append(controllers, filepath.Base(filepath.Dir(dir)))
+		}
+	}
+	args := []string{"unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--cgroup", "--",
+		"sh", "-c", nspawnScript, "sh", h.dir, h.base.remote, strings.Join(controllers, " "),
 		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
 		"--link-journal=no", "--resolv-conf=off", "--timezone=off",
 		"--machine=" + h.options.Hostname, "--directory=" + root,
@@ -648,12 +673,18 @@ func (h *Host) container(entry Entry) *exec.Cmd {
 	if h.options.Fuse {
 		args = append(args, "--bind=/dev/fuse")
 	}
+	if h.base.containers {
+		// runc makes a keyring for each container, and its devices' rules.
+		args = append(args, "--system-call-filter=add_key keyctl bpf", "--capability=CAP_BPF,CAP_PERFMON",
+			"--bind=/run/systemd/legacy:/run/lab/cgroup")
+		args = slices.Concat([]string{"sh", "-euc", intoCgroups, "sh", strings.Join(legacy, " ")}, args)
+	}
 	args = append(args, "--")
 	args = append(args, splitOptions(entry.Options)...)
-	cmd := exec.Command("unshare", args...)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.ExtraFiles = inherited
 	cmd.Env = env
-	return cmd
+	return cmd, nil
 }
 
 // follow finds the leader of the boot, and waits until the boot answers on D-Bus.

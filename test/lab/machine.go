@@ -164,10 +164,23 @@ func (r registered) waitEmpty() error {
 	}
 }
 
-// removeCgroup removes the cgroup and the cgroups below it.
+// removeCgroup removes the cgroup and the cgroups below it, in all hierarchies.
 func (r registered) removeCgroup() error {
+	legacy, err := r.legacy()
+	if err != nil {
+		return err
+	}
+	for _, dir := range append(legacy, r.cgroup) {
+		if err := removeCgroups(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeCgroups(top string) error {
 	var dirs []string
-	err := filepath.WalkDir(r.cgroup, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}

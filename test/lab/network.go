@@ -71,11 +71,34 @@ func loopbackUp() error {
 // Connect lets programs on the host, in each boot, reach a port of this machine's 127.0.0.1 at the same address. On a
 // host that has this machine's network, Connect does nothing.
 func (h *Host) Connect(port int) error {
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	return h.ConnectAt(address, address)
+}
+
+// ConnectAt lets programs on the host, in each boot, reach an address of this machine at an address of the host, which
+// one of its interfaces has by now. On a host that has this machine's network, ConnectAt does nothing.
+func (h *Host) ConnectAt(inside, outside string) error {
 	if h.network == nil {
 		return nil
 	}
-	if err := h.network.connect(net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err != nil {
+	listen := func() (net.Listener, error) { return h.network.listen(inside) }
+	dial := func() (net.Conn, error) { return net.Dial("tcp", outside) }
+	if err := h.network.connect(listen, dial); err != nil {
 		return fmt.Errorf("connecting %s: %w", h.options.Name, err)
+	}
+	return nil
+}
+
+// Expose lets programs on this machine reach an address of the host at a loopback address of this machine. On a host
+// that has this machine's network, Expose does nothing.
+func (h *Host) Expose(outside, inside string) error {
+	if h.network == nil {
+		return nil
+	}
+	listen := func() (net.Listener, error) { return net.Listen("tcp", outside) }
+	dial := func() (net.Conn, error) { return h.network.dial(inside) }
+	if err := h.network.connect(listen, dial); err != nil {
+		return fmt.Errorf("exposing %s of %s: %w", inside, h.options.Name, err)
 	}
 	return nil
 }
@@ -88,16 +111,35 @@ func (h *Host) Unplug(out bool) {
 	}
 }
 
-func (n *network) connect(address string) error {
-	var listener net.Listener
-	err := elsewhere(func() error {
+// inside calls do in the host's network.
+func (n *network) inside(do func() error) error {
+	return elsewhere(func() error {
 		if err := unix.Setns(int(n.namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		var err error
+		return do()
+	})
+}
+
+func (n *network) listen(address string) (listener net.Listener, err error) {
+	err = n.inside(func() (err error) {
 		listener, err = net.Listen("tcp", address)
 		return err
 	})
+	return listener, err
+}
+
+func (n *network) dial(address string) (c net.Conn, err error) {
+	err = n.inside(func() (err error) {
+		c, err = net.Dial("tcp", address)
+		return err
+	})
+	return c, err
+}
+
+// connect carries each connection that comes to the listener to the one that dial makes for it.
+func (n *network) connect(listen func() (net.Listener, error), dial func() (net.Conn, error)) error {
+	listener, err := listen()
 	if err != nil {
 		return err
 	}
@@ -106,29 +148,29 @@ func (n *network) connect(address string) error {
 	n.mu.Unlock()
 	go func() {
 		for {
-			inside, err := listener.Accept()
+			from, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			go n.carry(inside, address)
+			go n.carry(from, dial)
 		}
 	}()
 	return nil
 }
 
 // carry carries one connection until either side ends it.
-func (n *network) carry(inside net.Conn, address string) {
-	if !n.keep(inside) {
+func (n *network) carry(from net.Conn, dial func() (net.Conn, error)) {
+	if !n.keep(from) {
 		return
 	}
-	defer n.drop(inside)
-	outside, err := net.Dial("tcp", address)
-	if err != nil || !n.keep(outside) {
+	defer n.drop(from)
+	to, err := dial()
+	if err != nil || !n.keep(to) {
 		return
 	}
-	defer n.drop(outside)
+	defer n.drop(to)
 	var both sync.WaitGroup
-	for _, way := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
+	for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
 		both.Go(func() {
 			// When one direction ends, for any reason, the other side is told as TCP would tell it.
 			_, _ = io.Copy(way[1], way[0])

@@ -86,3 +86,37 @@ func TestFirmwareTakesItsTimeAndNotWhenThePlugIsPulled(t *testing.T) {
 		t.Errorf("%d boots", boots)
 	}
 }
+
+// What a host is asked at an address of this machine comes back over the host.
+func TestThisMachineReachesAHostThatIsExposed(t *testing.T) {
+	ctx, host := boot(t, Options{})
+	port := strconv.Itoa(echo(t))
+	output(ctx, t, host, "ip", "address", "replace", "192.0.2.77/32", "dev", "lo")
+	inside, outside := net.JoinHostPort("192.0.2.77", port), net.JoinHostPort("127.0.0.77", port)
+	if err := host.ConnectAt(inside, net.JoinHostPort("127.0.0.1", port)); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Expose(outside, inside); err != nil {
+		t.Fatal(err)
+	}
+	ask := func() (string, error) {
+		c, err := net.Dial("tcp", outside)
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "hello"); err != nil {
+			return "", err
+		}
+		answer := make([]byte, 5)
+		_, err = io.ReadFull(c, answer)
+		return string(answer), err
+	}
+	if got, err := ask(); err != nil || got != "hello" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	host.Unplug(true)
+	if got, err := ask(); err == nil {
+		t.Errorf("got %q without a cable", got)
+	}
+}

@@ -225,7 +225,7 @@ func TestLeftMountsOfABuildAreUnmounted(t *testing.T) {
 func TestKilledBuildLeavesNothingMounted(t *testing.T) {
 	const key = "LAB_TEST_BUILD"
 	if work := os.Getenv(key); work != "" {
-		if err := build(t.Context(), work, interruptedBootstrap(work), os.Stdout); err != nil {
+		if err := build(t.Context(), work, interruptedBootstrap(work), nil, os.Stdout); err != nil {
 			t.Fatal(err)
 		}
 		t.Fatal("the build ended")

@@ -57,10 +57,7 @@ func TestAnImageWithATransientEtcIsRefusedOnBootc(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(transientEtc), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	output(ctx, t, n, "ostree", "commit", "--repo=/ostree/repo", "--branch=test/transient", "--bootable", "--no-bindings",
+	output(ctx, t, n.Node, "ostree", "commit", "--repo=/ostree/repo", "--branch=test/transient", "--bootable", "--no-bindings",
 		"--owner-uid=0", "--owner-gid=0", "--tree=ref="+lab.RefV2, "--tree=dir=/var/tmp/transient")
-	const image = "registry.example/os/transient"
-	refusesTransient(ctx, t, n, image+"@"+output(ctx, t, n, "bootc", "internals", "ostree-ext", "container", "encapsulate",
-		"--repo=/ostree/repo", "--label=containers.bootc=1", "--label=ostree.bootable=true",
-		"--label=org.opencontainers.image.version=t", "test/transient", "registry:"+image+":t"))
+	refusesTransient(ctx, t, n.Node, pushed(ctx, t, n, "test/transient", "t"))
 }

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -23,6 +24,7 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 // programs are what the file can be; each finds its own name and arguments in os.Args and returns its exit status.
@@ -34,6 +36,7 @@ var programs = map[string]func() int{
 	"kubectl":                 runKubectl,
 	"kwok":                    kwok,
 	"kwok-config":             kwokConfig,
+	"kubelet":                 command(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
 	"hollow-kubelet":          hollowKubelet,
 }
 
