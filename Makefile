@@ -83,7 +83,7 @@ deps: ## Installs the Debian packages that the labs need (as root; does nothing 
 
 .PHONY: kubebox
 kubebox: ## Builds the control plane that the tests run (some minutes the first time; does nothing when it is there)
-	@go run ./test/cluster/up -build
+	@go run ./test/lab/cluster/up -build
 
 .PHONY: test
 test: deps kubebox $(GOTESTSUM) ## Runs the tests of all packages, and a sample of those on hosts and control planes: some minutes
@@ -96,20 +96,20 @@ test-all: deps kubebox $(GOTESTSUM) ## Runs every test that needs no VM; LAB=req
 
 .PHONY: test-os
 test-os: deps ## Runs those of make test-all that are about rpm-ostree and bootc, and about what stands in for them
-	@go test -timeout $(TEST_TIMEOUT) ./test/rpmostree/... ./test/bootc/... ./test/osupdate
+	@go test -timeout $(TEST_TIMEOUT) ./test/standin/rpmostree/... ./test/standin/bootc/... ./test/hosts/osupdate
 
 .PHONY: test-real-os
 test-real-os: deps ## Runs those about rpm-ostree with the real one in the tree RPM_OSTREE (CONTRIBUTING.md says what it has)
 	@test -d "$(RPM_OSTREE)" || { echo "RPM_OSTREE has to name a tree; CONTRIBUTING.md says which" >&2; exit 2; }
-	@RPM_OSTREE="$(abspath $(RPM_OSTREE))" LAB=require go test -count=1 -v -timeout $(TEST_TIMEOUT) ./test/rpmostree ./test/osupdate
+	@RPM_OSTREE="$(abspath $(RPM_OSTREE))" LAB=require go test -count=1 -v -timeout $(TEST_TIMEOUT) ./test/standin/rpmostree ./test/hosts/osupdate
 
 .PHONY: test-vm
 test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, ways back, VM_CUTS power cuts
-	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/vm test -count=1 -timeout 2h
+	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/hosts/vm test -count=1 -timeout 2h
 
 .PHONY: test-vm-short
 test-vm-short: ## Runs what of test-vm a change has to pass: an update, its ways back, and ten power cuts
-	@VM_TESTS=require LAB_INSTALL=1 go -C test/vm test -short -count=1 -timeout 60m
+	@VM_TESTS=require LAB_INSTALL=1 go -C test/hosts/vm test -short -count=1 -timeout 60m
 
 .PHONY: race
 race: ## Runs the tests of the packages that start goroutines or share memory under the race detector
@@ -177,7 +177,7 @@ lint: $(LINTER) ## Checks formatting, vet, the linters, all modules and, where s
 	go -C tools/api mod tidy -diff || status=1
 	go -C tools/alertmanager mod tidy -diff || status=1
 	go -C tools/gotestsum mod tidy -diff || status=1
-	go -C test/cluster/kubebox mod tidy -diff || status=1
+	go -C test/lab/cluster/kubebox mod tidy -diff || status=1
 	go vet ./... || status=1
 	go vet -tags faults ./... || status=1
 	$(LINTER) run || status=1
@@ -202,7 +202,7 @@ check-dirty: ## Fails, and names the files, when generate, tidy or gofmt change 
 	go -C tools/api mod tidy
 	go -C tools/alertmanager mod tidy
 	go -C tools/gotestsum mod tidy
-	go -C test/cluster/kubebox mod tidy
+	go -C test/lab/cluster/kubebox mod tidy
 	$(GO_FILES) | xargs -0 -r gofmt -w
 	changed=$$(diff <(echo "$$before") <(state) | awk '/^[<>]/ { $$1 = $$2 = ""; print substr($$0, 3) }' | sort -u || true)
 	if [[ $$changed ]]; then

@@ -13,7 +13,7 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// book is what an Alertmanager knows, on paper: test/pool has a real one.
+// book is what an Alertmanager knows, on paper: test/clusters/pool has a real one.
 type book struct {
 	list []silence
 	next int

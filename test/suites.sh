@@ -11,12 +11,9 @@ cache=.cache times=.cache/times
 gotestsum=$PWD/$cache/gotestsum
 timeout=${TEST_TIMEOUT:-30m}
 
-# The suites on control planes wait for most of their time. They run beside the suites on hosts, which need the
-# processors. The order is part of the table: pods and e2e have hosts as well, so these run beside the suites that count
-# their cuts.
-clusters=(run drain render template gitops refit page packaging scale pool pods e2e)
-# The last suites on hosts. They take LONG_FLAGS, as pool, pods and e2e do.
-long=(osupdate crash hostile pool pods e2e)
+# The last suites on hosts, in their order. They take LONG_FLAGS, as three of the other lane do.
+counting=(hosts/osupdate hosts/crash hosts/hostile)
+long=("${counting[@]}" clusters/pool fleets/pods fleets/e2e)
 
 # tested runs go test. A failed test gets go test's own line.
 tested() { # NAME ARGUMENTS-OF-GO-TEST...
@@ -73,30 +70,31 @@ packages() {
 	echo ./test/house
 }
 
-# hosts prints the folders below test/ that have tests, but for house, the clusters and the suites that count.
-hosts() {
-	local folder
-	go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./test/... | sed 's|.*/test/||' |
-		while read -r folder; do
-			is "$folder" house "${clusters[@]}" "${long[@]}" || echo "$folder"
-		done
+# folders prints the folders below test/ that have tests and match a pattern.
+folders() { # PATTERN
+	go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./test/... | sed -n 's|.*/test/||p' |
+		grep -E "^($1)"
 }
 
-# run runs the packages and both lanes.
-run() { # LANE
-	local failed=0 here
-	mapfile -t here < <(hosts)
-	here+=("${long[@]:0:3}")
+# run runs the packages and both lanes. The suites on control planes wait for most of their time. They run beside the
+# suites on hosts, which need the processors. Rollouts over hosts come last, beside the suites that count cuts.
+run() { # sampled | lane
+	local failed=0 folder hosts=() clusters
+	mapfile -t clusters < <(folders clusters/ && folders fleets/)
+	while read -r folder; do
+		is "$folder" house "${counting[@]}" || hosts+=("$folder")
+	done < <(comm -23 <(folders . | sort) <(printf '%s\n' "${clusters[@]}" | sort))
+	hosts+=("${counting[@]}")
 	if [[ $1 == sampled ]]; then
 		# shellcheck disable=SC2046 # a package each
 		tested packages -short $(packages) || failed=1
 		sampled "${clusters[@]}" &
-		sampled "${here[@]}" || failed=1
+		sampled "${hosts[@]}" || failed=1
 	else
 		lane "${clusters[@]}" &
 		# shellcheck disable=SC2046 # a package each
 		tested packages $(packages) || failed=1
-		lane "${here[@]}" || failed=1
+		lane "${hosts[@]}" || failed=1
 	fi
 	wait $! || failed=1
 	return "$failed"

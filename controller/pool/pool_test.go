@@ -164,7 +164,7 @@ func TestANodeThatWasToldSomethingElseMeanwhileIsNotOverruled(t *testing.T) {
 	}
 }
 
-// What an API server answers to a JSON patch, test/pool asks a real one.
+// What an API server answers to a JSON patch, test/clusters/pool asks a real one.
 func TestOnlyWhatIsNotAsDecidedIsTriedAgainAtOnce(t *testing.T) {
 	node := schema.GroupResource{Resource: "nodes"}
 	wrong := field.ErrorList{field.Invalid(field.NewPath("metadata", "annotations"), "", "too long")}

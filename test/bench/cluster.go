@@ -18,10 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/test/cluster"
-	"github.com/noderefit/noderefit/test/fleet"
+	"github.com/noderefit/noderefit/test/fleets/scale"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/scale"
+	"github.com/noderefit/noderefit/test/lab/cluster"
+	"github.com/noderefit/noderefit/test/lab/fleet"
 )
 
 // sizesOfClusters are those whose figures are compared: per node they are to stay as they are.

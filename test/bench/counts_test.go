@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/node"
 )
 
 // What each step of the workload may cost, whatever the machine.

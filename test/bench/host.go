@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/node"
-	"github.com/noderefit/noderefit/test/programs"
+	"github.com/noderefit/noderefit/test/lab/programs"
 	"github.com/noderefit/noderefit/transaction"
 )
 

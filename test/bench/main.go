@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/node"
 )
 
 func main() {

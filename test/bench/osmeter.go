@@ -17,8 +17,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/node"
 )
 
 // made is what an update has had made on a host, up to the reboot.

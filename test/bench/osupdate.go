@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/node"
-	"github.com/noderefit/noderefit/test/rpmostree"
+	"github.com/noderefit/noderefit/test/standin/rpmostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 

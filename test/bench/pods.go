@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/test/fleet"
+	"github.com/noderefit/noderefit/test/fleets/pods"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/pods"
+	"github.com/noderefit/noderefit/test/lab/fleet"
 )
 
 // inPods measures the memory of the agent's pod, as the runtime's cgroup counts it.

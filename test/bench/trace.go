@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/node"
 )
 
 // counts are the system calls that one run of a program and its children made, failed ones left out, and how often

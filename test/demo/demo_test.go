@@ -18,9 +18,9 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/programs"
+	"github.com/noderefit/noderefit/test/lab/cluster"
+	"github.com/noderefit/noderefit/test/lab/programs"
 )
 
 // built is the directory with the demo and what it demonstrates, as make demo would find them.

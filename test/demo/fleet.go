@@ -18,9 +18,9 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/test/cluster"
-	"github.com/noderefit/noderefit/test/fleet"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/lab/cluster"
+	"github.com/noderefit/noderefit/test/lab/fleet"
 )
 
 // rollout has what the demo on a cluster applies, in the repository.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/transaction"
 )
 

@@ -3,7 +3,7 @@
 // Command demo shows, on this machine and with no cluster needed beforehand, what happens to nodes that get a new
 // configuration: a good one, and a bad one.
 //
-// As root it raises a cluster whose nodes are real ostree hosts (test/fleet) and drives it with the commands that
+// As root it raises a cluster whose nodes are real ostree hosts (test/lab/fleet) and drives it with the commands that
 // people type; with -host it shows one such host from within (test/lab). Otherwise it does what can be done in a
 // directory, and says what that leaves out.
 package main

@@ -1,0 +1,604 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/test/hosts/node"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/lab/snapshot"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// hostDocument is a configuration of what a deployment carries and of what it does not, on both sides of the switch.
+func hostDocument(variant string) []byte {
+	return document(variant, `"kernelArguments":["crash.`+variant+`=1","both=1"],`, strings.ReplaceAll(`"storage":{"files":[
+ {"path":"/etc/chrony.conf","mode":420,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/etc/same.conf","mode":420,"contents":{"source":"data:,same%0A"}},
+ {"path":"/etc/only-VARIANT.conf","mode":384,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/usr/local/bin/tool","mode":493,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/usr/local/bin/only-VARIANT","mode":493,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/var/lib/crash/state","mode":384,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/home/core/only-VARIANT","mode":384,"user":{"name":"core"},"contents":{"source":"data:,VARIANT%0A"}}],
+"links":[{"path":"/etc/link","target":"only-VARIANT.conf"},{"path":"/var/lib/crash/link","target":"VARIANT"}]},
+"systemd":{"units":[
+ {"name":"both.service","enabled":true,"contents":"[Unit]\nDescription=VARIANT\n[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"},
+ {"name":"only-VARIANT.service","enabled":true,"contents":"[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"}]},
+"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA VARIANT"]}]}`, "VARIANT", variant))
+}
+
+// badDocument is one that boots and never proves healthy; each has its own content, since a bad one is not tried twice.
+func badDocument(n int) []byte {
+	return document(fmt.Sprintf("bad-%d", n), `"kernelArguments":["bad=1"],`, fmt.Sprintf(`"storage":{"files":[
+ {"path":"/etc/chrony.conf","mode":420,"contents":{"source":"data:,bad-%d%%0A"}},
+ {"path":"/etc/kubernetes/crio.conf","mode":420,"contents":{"source":"data:,fail%%0A"}},
+ {"path":"/usr/local/bin/tool","mode":493,"contents":{"source":"data:,bad%%0A"}},
+ {"path":"/usr/local/bin/only-bad","mode":493,"contents":{"source":"data:,bad%%0A"}},
+ {"path":"/var/lib/crash/state","mode":420,"contents":{"source":"data:,bad%%0A"}}]},
+"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA bad"]}]}`, n))
+}
+
+// crashHost is a lab host that goes to and fro between two configurations.
+type crashHost struct {
+	*node.Node
+	t     *testing.T
+	docs  map[string][]byte
+	sides map[string]hostPicture
+	at    string
+}
+
+// hostPicture is the node as a configuration has it: the running /etc, what no deployment carries, the command line.
+type hostPicture struct {
+	picture
+	kargs string
+	// owners are the lines of the boot entry that say whose the arguments are.
+	owners string
+}
+
+// places are what is looked at of a host; the agent's own are left out.
+var places = []string{"/etc", "/usr/local", "/var/lib/crash", "/home"}
+
+func (h *crashHost) take() (hostPicture, error) {
+	out := hostPicture{picture: picture{tree: snapshot.Tree{}, links: map[string]string{}}}
+	for _, place := range places {
+		tree, err := snapshot.Take(h.HostPath(place), "machine-config-daemon")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return out, err
+		}
+		for name, e := range tree {
+			out.tree[path.Join(place, name)] = e
+		}
+	}
+	args := slices.DeleteFunc(strings.Fields(h.Kargs()), func(a string) bool { return strings.HasPrefix(a, "ostree=") })
+	out.kargs = strings.Join(args, " ")
+	name, err := h.BootedEntry()
+	if err != nil {
+		return out, err
+	}
+	text, err := os.ReadFile(name)
+	owned := slices.DeleteFunc(strings.Split(string(text), "\n"), func(l string) bool { return !strings.HasPrefix(l, "x-options-source-") })
+	out.owners = strings.Join(owned, "; ")
+	return out, err
+}
+
+// own gives the host an argument that somebody else owns.
+func (h *crashHost) own() error {
+	name, err := h.BootedEntry()
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, []byte(strings.Replace(string(text), "options ", "options crash.tuned=1 ", 1)+
+		"x-options-source-tuned crash.tuned=1\n"), 0o600)
+}
+
+func (p hostPicture) differs(want hostPicture) []string {
+	out := p.picture.differs(want.picture)
+	if p.kargs != want.kargs {
+		out = append(out, fmt.Sprintf("kernel arguments %q, were %q", p.kargs, want.kargs))
+	}
+	if p.owners != want.owners {
+		out = append(out, fmt.Sprintf("owners of kernel arguments %q, were %q", p.owners, want.owners))
+	}
+	return out
+}
+
+// newHost makes a host and takes it to a and b twice, so that the pictures have what either leaves behind.
+func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHost {
+	t.Helper()
+	base := lab.Need(t)
+	t.Parallel() // boots mostly wait
+	n, err := node.New(ctx, base, binary(t, faulty), lab.Options{Name: strings.ToLower(t.Name()), Hostname: "crash"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &crashHost{Node: n, t: t, docs: docs, sides: map[string]hostPicture{}}
+	h.countBoots()
+	t.Cleanup(func() {
+		counted.Boots.Add(int64(h.Boots()))
+		if t.Failed() {
+			if text, err := h.Journal(context.Background()); err == nil {
+				t.Log(text[max(0, len(text)-20000):])
+			}
+		}
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := h.own(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b", "a", "b", "a"} {
+		if err := h.moveTo(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+		if h.sides[name], err = h.take(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		if want := "x-options-source-noderefit both=1 crash." + name + "=1; x-options-source-tuned crash.tuned=1"; h.sides[name].owners != want {
+			t.Fatalf("owners on %s are %q, want %q", name, h.sides[name].owners, want)
+		}
+	}
+	status, err := n.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status.BootLimit != "3 boots" { // as on btrfs: what follows is no less true, but says nothing of the counter
+		t.Logf("boot limit: %s", status.BootLimit)
+	}
+	return h
+}
+
+// environment is where GRUB keeps its counter.
+const environment = "boot/grub2/grubenv"
+
+// countBoots gives the host what GRUB has where it counts boots. Nobody counts down here; what is held to it is that no
+// cut leaves the counter set.
+func (h *crashHost) countBoots() {
+	h.t.Helper()
+	at := filepath.Join(h.Sysroot(), environment)
+	const header = "# GRUB Environment Block\n"
+	err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755),
+		os.WriteFile(filepath.Join(filepath.Dir(at), "grub.cfg"), []byte("save_env boot_counter\n"), 0o600),
+		os.WriteFile(at, []byte(header+strings.Repeat("#", 1024-len(header))), 0o600))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// limit bounds one move, and one cut with everything that follows; each takes a few seconds.
+const limit = 60 * time.Second
+
+// moveTo applies a configuration and sees it settled.
+func (h *crashHost) moveTo(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if _, exit, err := h.Apply(ctx, h.docs[name]); err != nil && exit != -1 { // -1: the reboot was quicker than its answer
+		return fmt.Errorf("moving to %s: %w", name, err)
+	}
+	s, err := h.settled(ctx)
+	if err != nil {
+		return fmt.Errorf("moving to %s: %w", name, err)
+	}
+	if s.State != transaction.Done || s.Config.Committed != name {
+		return fmt.Errorf("moving to %s ended on %s, %s: %s", name, s.Config.Committed, s.State, s.Reason)
+	}
+	h.at = name
+	return nil
+}
+
+// settled waits until nothing is under way, over any number of boots, and everything that starts at boot has.
+func (h *crashHost) settled(ctx context.Context) (*host.Status, error) {
+	for {
+		if _, err := h.WaitState(ctx, transaction.Done, transaction.RolledBack, transaction.Degraded); err != nil {
+			return nil, err
+		}
+		boots := h.Boots()
+		if _, err := h.WaitRunning(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			continue // it went down meanwhile
+		}
+		s, err := h.Status(ctx)
+		if err == nil && s.Config.Pending == "" && h.Boots() == boots {
+			return s, nil
+		}
+	}
+}
+
+// judge asks a settled host and its disk where they are, and returns the name of the configuration: an update has ended
+// there.
+func (h *crashHost) judge(ctx context.Context) (string, error) {
+	at, err := h.where(ctx)
+	counted.Ended(at != "")
+	return at, err
+}
+
+func (h *crashHost) where(ctx context.Context) (string, error) {
+	status, err := h.settled(ctx)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errLost, err)
+	}
+	found, err := h.take()
+	if err != nil {
+		return "", err
+	}
+	var near []string
+	at, nearest := "", ""
+	for _, name := range slices.Sorted(maps.Keys(h.sides)) {
+		d := found.differs(h.sides[name])
+		if len(d) == 0 {
+			at = name
+		}
+		if nearest == "" || len(d) < len(near) {
+			near, nearest = d, name
+		}
+	}
+	if at == "" {
+		return "", fmt.Errorf("%w: status says %s (%s), and from %s the host has these %d differences:\n  %s", errTorn,
+			status.Config.Committed, status.Reason, nearest, len(near), strings.Join(near[:min(len(near), 30)], "\n  "))
+	}
+	if status.Config.Committed != at || status.State == transaction.Degraded {
+		return at, fmt.Errorf("%w: the host is on %s, status says %s, %s: %s", errLost,
+			at, status.Config.Committed, status.State, status.Reason)
+	}
+	env, err := os.ReadFile(filepath.Join(h.Sysroot(), environment))
+	if err != nil {
+		return at, err
+	}
+	if strings.Contains(string(env), "boot_counter") {
+		return at, fmt.Errorf("%w: on %s boots are still counted: %q", errLost, at, strings.TrimRight(string(env), "#"))
+	}
+	doc, err := h.Document("verify.json", h.docs[at])
+	if err != nil {
+		return at, err
+	}
+	for _, args := range [][]string{{"verify"}, {"verify", "--config", doc}} {
+		out, errs, exit, err := h.Agent(ctx, args...)
+		if err != nil {
+			return at, err
+		}
+		if exit != 0 {
+			return at, fmt.Errorf("%w: %s on %s: exit %d: %s%s", errTorn, strings.Join(args, " "), at, exit, out, errs)
+		}
+	}
+	return at, nil
+}
+
+// Where the fault points of the agent on a host look, and say that they were reached.
+const (
+	requestFile = "/var/lib/noderefit-fault"
+	hitFile     = requestFile + ".hit"
+	traceFile   = "/var/tmp/noderefit-points"
+)
+
+// ask tells the fault points what to do.
+func (h *crashHost) ask(verb, mode string, at any) error {
+	name := h.HostPath(requestFile)
+	if err := os.WriteFile(name+".new", fmt.Appendf(nil, "%s %s %v", verb, mode, at), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}
+
+func (h *crashHost) askNothing() error {
+	for _, name := range []string{requestFile, hitFile, traceFile} {
+		if err := os.Remove(h.HostPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// interval is how often files of the host are looked at.
+const interval = 5 * time.Millisecond
+
+// until waits for a condition that nothing announces.
+func until(ctx context.Context, what string, condition func() (bool, error)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		done, err := condition()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// hit waits until the point that was asked for is reached, and returns its name.
+func (h *crashHost) hit(ctx context.Context) (string, error) {
+	var point []byte
+	err := until(ctx, "the point", func() (bool, error) {
+		var err error
+		point, err = os.ReadFile(h.HostPath(hitFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return len(point) > 0, err
+	})
+	return strings.TrimSpace(string(point)), err
+}
+
+// proving waits until the pending configuration is being proved. Whoever recovered it has read its request by then.
+func (h *crashHost) proving(ctx context.Context) error {
+	return until(ctx, "the verdict to begin", func() (bool, error) {
+		data, err := os.ReadFile(h.HostPath(transaction.StateDir + "/boot.json"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		return strings.Contains(string(data), `"phase":"prove"`), err
+	})
+}
+
+// cut pulls the plug, and switches the host on again with nothing asked for.
+func (h *crashHost) cut() error {
+	counted.Cuts.Add(1)
+	return errors.Join(h.PowerCut(), h.askNothing(), h.PowerOn())
+}
+
+// other is the configuration that the host is not on.
+func (h *crashHost) other() string {
+	if h.at == "a" {
+		return "b"
+	}
+	return "a"
+}
+
+// start applies a document and does not wait.
+func (h *crashHost) start(ctx context.Context, doc []byte, flags ...string) {
+	go func() { _, _, _ = h.Apply(ctx, doc, flags...) }()
+}
+
+// afterCut judges the host and does what was cut again.
+func (h *crashHost) afterCut(ctx context.Context, to string) error {
+	at, err := h.judge(ctx)
+	if err != nil {
+		return err
+	}
+	h.at = at
+	if at == to {
+		return nil
+	}
+	if err := h.moveTo(ctx, to); err != nil {
+		return fmt.Errorf("%w: the update after the cut: %w", errTorn, err)
+	}
+	if at, err = h.judge(ctx); err == nil && at != to {
+		err = fmt.Errorf("%w: the update after the cut ended on %s", errTorn, at)
+	}
+	return err
+}
+
+// points traces what a verb passes while do runs, and returns each kind of point at its first, its middle and its last
+// place: on a tree every one is cut at.
+func (h *crashHost) points(verb string, do func() error) (map[int]string, error) {
+	if err := errors.Join(h.ask(verb, "trace", traceFile), do()); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(h.HostPath(traceFile))
+	if err != nil {
+		return nil, err
+	}
+	kinds, names := map[string][]int{}, strings.Split(strings.TrimSpace(string(text)), "\n")
+	for i, name := range names {
+		kind := name
+		if first, rest, ok := strings.Cut(name, " "); ok && strings.HasPrefix(rest, "/") {
+			kind = first
+		}
+		kinds[kind] = append(kinds[kind], i+1)
+	}
+	out := map[int]string{}
+	for _, at := range kinds {
+		for _, n := range []int{at[0], at[len(at)/2], at[len(at)-1]} {
+			out[n] = names[n-1]
+		}
+	}
+	return out, h.askNothing()
+}
+
+// TestPowerCutAtEveryPoint pulls the plug of a host at the points of the update, of the recovery on the first boot of
+// the new deployment, and of the verdict.
+func TestPowerCutAtEveryPoint(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	for _, verb := range []string{"apply", "recover", "prove"} {
+		h.everyPoint(verb, func() error { return h.moveTo(ctx, h.other()) }, func(n int) (string, error) {
+			return h.cutAt(ctx, verb, n, h.other())
+		})
+	}
+}
+
+// everyPoint finds the points of a verb while trace runs, and then cuts at one after the other. It ends the test with
+// the first cut that left something wrong: there is nothing to go on from.
+func (h *crashHost) everyPoint(verb string, trace func() error, cut func(n int) (point string, err error)) {
+	h.t.Helper()
+	began := time.Now()
+	points, err := h.points(verb, trace)
+	if err == nil && len(points) == 0 {
+		err = errors.New("no point is passed")
+	}
+	if err != nil {
+		report(h.t, verb+" without a cut", err)
+		h.t.FailNow()
+	}
+	for i, n := range slices.Sorted(maps.Keys(points)) {
+		if testing.Short() && i%4 != 0 {
+			continue
+		}
+		from := h.at
+		point, err := cut(n)
+		report(h.t, fmt.Sprintf("from %s, %s cut at point %d (%s)", from, verb, n, point), err)
+		if err != nil {
+			h.t.FailNow()
+		}
+	}
+	h.t.Logf("%s: %d points in %v", verb, len(points), time.Since(began).Round(time.Second))
+}
+
+func (h *crashHost) cutAt(ctx context.Context, verb string, n int, to string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := h.ask(verb, "hang", n); err != nil {
+		return "", err
+	}
+	h.start(ctx, h.docs[to])
+	point, err := h.hit(ctx)
+	if err != nil {
+		return point, err
+	}
+	if err := h.cut(); err != nil {
+		return point, err
+	}
+	return point, h.afterCut(ctx, to)
+}
+
+// TestPowerCutOnTheWayBack pulls the plug of a host that boots a bad configuration: while it is given up, and while
+// recovery takes it back on the deployment before.
+func TestPowerCutOnTheWayBack(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	bad := 0
+	// fail applies a bad configuration, and asks for something as soon as that can only be about giving it up.
+	fail := func(ctx context.Context, verb, mode string, at any) error {
+		bad++
+		h.start(ctx, badDocument(bad), "--verdict-timeout=2s")
+		return errors.Join(h.proving(ctx), h.ask(verb, mode, at))
+	}
+	for _, verb := range []string{"prove", "recover"} {
+		h.everyPoint(verb, func() error {
+			if err := errors.Join(os.Remove(h.HostPath(requestFile)), fail(ctx, verb, "trace", traceFile)); err != nil {
+				return err
+			}
+			_, err := h.judge(ctx)
+			return err
+		}, func(n int) (string, error) {
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			if err := fail(ctx, verb, "hang", n); err != nil {
+				return "", err
+			}
+			point, err := h.hit(ctx)
+			if err == nil {
+				err = h.cut()
+			}
+			if err == nil {
+				err = h.cameBack(ctx, fmt.Sprintf("bad-%d", bad))
+			}
+			return point, err
+		})
+	}
+	// After all that, the next update works.
+	if err := h.afterCut(ctx, h.other()); err != nil {
+		report(t, "the update after all ways back", err)
+	}
+}
+
+// cameBack holds a host to being where it was before a bad configuration, and to knowing that it was bad.
+func (h *crashHost) cameBack(ctx context.Context, bad string) error {
+	at, err := h.judge(ctx)
+	if err != nil {
+		return err
+	}
+	if at != h.at {
+		return fmt.Errorf("%w: it came back to %s", errTorn, at)
+	}
+	s, err := h.Status(ctx)
+	if err != nil {
+		return err
+	}
+	known := slices.ContainsFunc(s.Quarantined, func(q transaction.Quarantined) bool { return q.Config == bad })
+	if s.State != transaction.RolledBack || !known {
+		return fmt.Errorf("%w: %s was bad, and status says %s: %s, quarantined %v", errLost, bad, s.State, s.Reason, s.Quarantined)
+	}
+	return nil
+}
+
+// TestPowerCutAtRandomMoments pulls the plug somewhere between the beginning of an update of 300 files and the end of
+// its proof, the reboot included.
+func TestPowerCutAtRandomMoments(t *testing.T) {
+	cuts := 30
+	if testing.Short() {
+		cuts = 3
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	docs := map[string][]byte{}
+	for _, v := range []string{"a", "b"} {
+		docs[v] = document(v, `"kernelArguments":["crash.`+v+`=1"],`, manyFiles(v))
+	}
+	h := newHost(ctx, t, docs)
+	source := random(t, seed(t))
+	began := time.Now()
+	if err := h.moveTo(ctx, h.other()); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	began = time.Now()
+	ended := map[string]int{}
+	for n := 1; n <= cuts; n++ {
+		to := h.other()
+		after := time.Duration(source.Int64N(int64(took)))
+		err := h.cutAfter(ctx, source, after, to)
+		report(t, fmt.Sprintf("cut %d, from %s to %s, after %v", n, h.at, to, after), err)
+		if err != nil {
+			t.FailNow()
+		}
+		ended[map[bool]string{true: "new", false: "old"}[h.at == to]]++
+	}
+	t.Logf("an update with its reboot and proof takes %v; %d cuts in %v ended: %v", took, cuts, time.Since(began).Round(time.Second), ended)
+	if err := h.moveTo(ctx, h.other()); err != nil {
+		t.Error(err)
+	}
+}
+
+func (h *crashHost) cutAfter(ctx context.Context, source *rand.Rand, after time.Duration, to string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	plug := time.NewTimer(after)
+	h.start(ctx, h.docs[to])
+	<-plug.C
+	if err := h.cut(); err != nil {
+		return err
+	}
+	if source.IntN(3) == 0 { // and once more, while it starts
+		again := time.NewTimer(time.Duration(source.Int64N(int64(2 * time.Second))))
+		<-again.C
+		if err := h.cut(); err != nil {
+			return err
+		}
+	}
+	at, err := h.judge(ctx)
+	if err == nil {
+		h.at = at
+	}
+	return err
+}
