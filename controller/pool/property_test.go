@@ -22,7 +22,7 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-func TestRandomRolloutsKeepTheirPolicies(t *testing.T) {
+func TestRandomRolloutsKeepTheirPolicies(t *testing.T) { //nolint:tparallel // the group of parts ends before the count
 	t.Parallel()
 	seeds := walks
 	if testing.Short() {

@@ -184,7 +184,7 @@ func TestHostWithAMountIsNotRemovedNorForgotten(t *testing.T) {
 func TestLabsRemoveTreesInOneWay(t *testing.T) {
 	near, err := filepath.Glob("../*/*.go")
 	far, farErr := filepath.Glob("../*/*/*.go")
-	files, err := append(near, far...), errors.Join(err, farErr)
+	files, err := slices.Concat(near, far), errors.Join(err, farErr)
 	if err != nil || len(files) < 50 {
 		t.Fatalf("%d files: %v", len(files), err)
 	}
