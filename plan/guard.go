@@ -77,7 +77,7 @@ func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
 		if why == holdsLinks {
 			why = ""
 			if d.Mode&0o022 != 0 || !isRoot(d.Owner) {
-				why = "others than root could take away the links in it that start the agent's units; leave owner and mode out"
+				why = "users other than root could take away the links in it that start the agent's units; leave owner and mode out"
 			}
 		}
 		if why != "" {

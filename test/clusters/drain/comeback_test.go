@@ -26,7 +26,7 @@ func TestAPodThatToleratesTheCordonAndComesBackIsLeftAtLast(t *testing.T) {
 	s.cordon("comeback-0")
 	d := s.drain("comeback-0", nil)
 	d.says(api.DrainWaitComesBack, "to be evicted again at ")
-	const stays = "the pod tolerates the cordon and comes back each time; it stays"
+	const stays = "the pod tolerates the cordon and comes back each time; the drain leaves it"
 	d.says(api.DrainWaitComesBack, stays)
 	s.kubectl("delete", "poddisruptionbudget", "web")
 	s.check(d.ends(time.Minute))

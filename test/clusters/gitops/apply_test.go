@@ -76,6 +76,13 @@ spec:
 	for _, o := range objects {
 		l.becomes(o.GetKind(), o.GetName(), kstatus.CurrentStatus)
 	}
+	l.until("the pool has what was made of the KubeletConfig and the ContainerRuntimeConfig", func() (bool, any) {
+		sources, _, err := unstructured.NestedSlice(l.get("MachineConfigPool", "infra").Object, "spec", "configuration", "source")
+		l.must(err)
+		text := fmt.Sprint(sources)
+		return strings.Contains(text, "-kubelet") && strings.Contains(text, "-containerruntime"), text
+	})
+	l.becomes("MachineConfigPool", "infra", kstatus.CurrentStatus)
 	before := l.versions(objects)
 	all()
 	if diff := cmp.Diff(before, l.versions(objects)); diff != "" {

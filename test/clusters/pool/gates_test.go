@@ -64,7 +64,7 @@ func TestACanaryThatFailsItsGateGoesBackAndTheRolloutStops(t *testing.T) {
 	l.governed("careful", canaryWith(healthGate(`,"deadlineSeconds":600,"onDeadline":"RollBack"`)))
 	l.target("worker", configB)
 
-	const closed = "gate healthy of stage canary is closed: it is false of ConfigMap health in default"
+	const closed = "gate healthy of stage canary is closed: the expression is false for ConfigMap health in default"
 	l.heldBy("worker", "GateClosed", closed)
 	l.event("worker", "Held", closed)
 	l.explained("w-3", "GateClosed", closed)

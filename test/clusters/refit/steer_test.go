@@ -333,7 +333,7 @@ func TestAPlanThatCantBeCarriedOutExitsWithThree(t *testing.T) {
 	forged.Spec.Config.Raw = []byte(strings.Replace(string(forged.Spec.Config.Raw), "data:,1", "data:,9", 1))
 	_, err = mcs.Update(l.ctx, forged, updateOptions)
 	l.must(err)
-	l.refit("diff", "fixed").fails(t, 1, "somebody changed it")
+	l.refit("diff", "fixed").fails(t, 1, "somebody changed the object")
 }
 
 func mustYAML(t *testing.T, v any) []byte {

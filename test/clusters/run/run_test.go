@@ -509,7 +509,7 @@ func TestConfigurationThatLiesIsRefused(t *testing.T) {
 	}
 	n.desire(mc.Name)
 	n.wait("refusing", func(_ *corev1.Node, a api.Node) bool {
-		return a.State == api.Degraded && strings.Contains(a.Reason, "not what its name stands for")
+		return a.State == api.Degraded && strings.Contains(a.Reason, "the content does not match the digest in the name")
 	})
 	if c := n.host.Counts(); c[fakehost.Plan]+c[fakehost.Apply] != 0 {
 		t.Errorf("the host saw it: %v", c)

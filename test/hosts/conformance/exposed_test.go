@@ -50,7 +50,7 @@ func TestPlacesThatAGroupCanWriteTo(t *testing.T) {
 			r := tr.run("plan", "-o", "json", "--desired", tr.save(document)).ok(t)
 			r.json(t, &p)
 			text := tr.run("plan", "--desired", tr.save(document)).ok(t).stdout
-			reason := "others than root can write to /usr/local"
+			reason := "users other than root can write to /usr/local"
 			if row.followed && (len(p.Left) > 0 || strings.Contains(text, reason)) {
 				t.Errorf("the plan leaves %v:\n%s", p.Left, text)
 			}

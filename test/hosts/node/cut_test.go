@@ -218,7 +218,7 @@ func TestWayBackThatIsClosedIsNotClaimed(t *testing.T) {
 	if err := n.Reboot(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := n.WaitState(ctx, transaction.Degraded); err != nil || !strings.Contains(s.Reason, "could not follow") {
+	if s, err := n.WaitState(ctx, transaction.Degraded); err != nil || !strings.Contains(s.Reason, "files outside the deployments could not be restored") {
 		t.Fatalf("%+v %v", s, err)
 	}
 	apply(ctx, t, n, mc("b", configB))
