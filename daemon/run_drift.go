@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/plan"
 )
 
 // touch makes the head compare the host soon. During an update the head does not compare: the update compares by
@@ -66,8 +68,12 @@ func (h *Head) preflight(ctx context.Context, r *hands.Request, desired *configW
 	}
 	e.drift = found
 	r.Strict = r.Strict && !found.Forced
-	if r.Strict && len(found.Drift) > 0 {
-		return &host.DriftError{Config: found.Config, Drift: found.Drift}
+	// An update away from a deployment that somebody else has booted mends that drift, and loses nothing of a person.
+	differs := slices.DeleteFunc(slices.Clone(found.Drift), func(d host.Drift) bool {
+		return d.Kind == host.DriftDeployment
+	})
+	if r.Strict && len(differs) > 0 {
+		return &host.DriftError{Config: found.Config, Drift: differs}
 	}
 	return nil
 }
@@ -84,6 +90,26 @@ func (h *Head) warnOverwrite(e jobEnd) {
 			api.NewDrift(e.drift.Config, h.drift.items).Names(driftNames)+
 			"; the update overwrites the drift at paths that it manages, and keeps a copy on the host, below "+
 			"/var/lib/machine-config-daemon/drift")
+}
+
+// warnPlan announces what the plan of an update warns of, and what the update removes that others have staged. Each
+// text is announced once on a way.
+func (h *Head) warnPlan(p *plan.Plan) {
+	node := h.cluster.current()
+	if p == nil || node == nil {
+		return
+	}
+	texts := slices.Clone(p.Warnings)
+	if len(p.Lost) > 0 {
+		texts = append(texts, "The update to "+h.way.to+" removes what others have staged on the host: "+
+			strings.Join(p.Lost, ", "))
+	}
+	for _, text := range texts {
+		if !slices.Contains(h.way.warned, text) {
+			h.way.warned = append(h.way.warned, text)
+			h.cluster.event(node, corev1.EventTypeWarning, "UpdateWarning", text)
+		}
+	}
 }
 
 // verified takes over the result of a comparison of the host with its configuration.

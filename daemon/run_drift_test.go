@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -18,6 +20,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -183,5 +186,57 @@ func TestTouchDuringAnUpdateIsLookedAtAfterIt(t *testing.T) {
 		if soon := h.verifyAt.Equal(then); soon != c.soon {
 			t.Errorf("%s: looked at in %s", c.name, h.verifyAt.Sub(then))
 		}
+	}
+}
+
+type comparer struct{ found host.Verification }
+
+func (c comparer) Verify(context.Context) (*host.Verification, error) { return &c.found, nil }
+
+func (c comparer) Repair(context.Context, hands.RepairRequest) (*host.Result, error) {
+	return nil, errors.New("not asked for")
+}
+
+func TestAStrictUpdateDoesNotWaitForADeploymentThatSomebodyElseHasBooted(t *testing.T) {
+	another := host.Drift{Kind: host.DriftDeployment, What: "another"}
+	file := host.Drift{Kind: "file", Path: "/etc/a", What: "contents"}
+	for _, c := range []struct {
+		found []host.Drift
+		waits []host.Drift
+	}{
+		{[]host.Drift{another}, nil},
+		{[]host.Drift{another, file}, []host.Drift{file}},
+	} {
+		h, _ := quietHead(t)
+		h.o.Verifier = comparer{host.Verification{Config: cfgA, Drift: c.found}}
+		err := h.preflight(t.Context(), &hands.Request{Strict: true}, nil, &jobEnd{})
+		var waits []host.Drift
+		if drifted, is := errors.AsType[*host.DriftError](err); is {
+			waits = drifted.Drift
+		} else if err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(c.waits, waits, cmpopts.IgnoreUnexported(host.Drift{})); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", c.found, diff)
+		}
+	}
+}
+
+func TestWhatAnUpdateRemovesOfOthersIsAnnouncedOnce(t *testing.T) {
+	h, events := quietHead(t)
+	h.way.to = cfgB
+	p := &plan.Plan{Warnings: []string{"a warning"}, Lost: []string{"os.1: sysstat", "os.2: other"}}
+	h.warnPlan(p)
+	h.warnPlan(p)
+	h.warnPlan(nil)
+	close(events.Events)
+	var got []string
+	for event := range events.Events {
+		got = append(got, event)
+	}
+	want := []string{"Warning UpdateWarning a warning", "Warning UpdateWarning The update to " + cfgB +
+		" removes what others have staged on the host: os.1: sysstat, os.2: other"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -139,7 +139,8 @@ type way struct {
 	rebooting      time.Time
 	unstageAt      time.Time // no other try to remove the staged OS before this time
 	failure        *failure
-	overwrites     bool // an event has announced that the update overwrites drift
+	overwrites     bool     // an event has announced that the update overwrites drift
+	warned         []string // the warnings of the plan that events have announced
 }
 
 // writes paces the tries to report to an API server that does not answer. Only the latest report is ever written.

@@ -325,6 +325,7 @@ func (h *Head) succeeded(e jobEnd, now time.Time) {
 	case PhasePlan:
 		h.way.plan = e.plan
 		h.warnOverwrite(e)
+		h.warnPlan(e.plan)
 	case PhaseStage:
 		h.way.staged = true
 		if h.waiting() == nil {

@@ -21,6 +21,9 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
+// DriftDeployment is the kind of the drift that somebody else has booted another deployment than the configuration's.
+const DriftDeployment = "deployment"
+
 // Drift is one aspect in which the host does not match its configuration. Expected and Found are digests, modes, ids or
 // targets, never contents.
 type Drift struct {
@@ -87,7 +90,7 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 	}
 	out.Drift = drift
 	if !asked && rev != nil && rev.Deployment != "" && booted.ID != "" && rev.Deployment != booted.ID {
-		out.Drift = append(out.Drift, Drift{Kind: "deployment", What: "another", Expected: rev.Deployment,
+		out.Drift = append(out.Drift, Drift{Kind: DriftDeployment, What: "another", Expected: rev.Deployment,
 			Found: booted.ID})
 	}
 	if out.Paths, err = h.comparedPaths(cfg, wants); err != nil {

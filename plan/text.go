@@ -57,7 +57,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	section("Skipped, still to be done to the OS:", skipped)
 	section("On the host already, nothing is written:", unwritten)
 	section("Left as they are, in places that users other than root can write to:", left)
-	section("Lost, what others have staged on this host:", p.Lost)
+	section("Staged by others, and removed by this update:", p.Lost)
 	section("Actions:", actions)
 	section("Warnings:", p.Warnings)
 	switch {

@@ -186,6 +186,9 @@ func (r *Report) drifted(n *nodeReport) *Answer {
 	policy, err := api.ParseDriftPolicy(n.pool.object.Annotations[api.DriftPolicyKey])
 	fought := slices.ContainsFunc(d.Items, func(i api.DriftItem) bool { return i.Repairs > 0 })
 	switch {
+	case slices.ContainsFunc(d.Items, func(i api.DriftItem) bool { return i.Kind == "deployment" }):
+		a.Do = "boot the configuration's deployment again (machine-config-daemon status on the host lists all of them), or " +
+			"apply the configuration there: the apply adopts the OS that runs"
 	case err == nil && policy.Strict():
 		a.Do = "undo the change on the host, or put it into a MachineConfig: updates of the node wait until then"
 	case err == nil && policy.WritesBack() && n.pool.Paused:

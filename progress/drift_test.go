@@ -28,6 +28,18 @@ func driftedWorld(policy string) *world {
 	return w
 }
 
+func TestADeploymentThatSomebodyElseHasBootedIsNotToBePutIntoAMachineConfig(t *testing.T) {
+	w := driftedWorld("")
+	w.c.Annotations[api.DriftKey] = api.Encode(api.NewDrift(renderedB, []api.DriftItem{
+		{Kind: "deployment", What: []string{"another"}, Since: began},
+	}))
+	a, _ := NewReport(w.View).ExplainNode("c")
+	if a.Verdict != Drifted || !strings.HasPrefix(a.Do, "boot the configuration's deployment again") ||
+		strings.Contains(a.Do, "MachineConfig") {
+		t.Errorf("%+v", a)
+	}
+}
+
 func TestDriftIsExplainedAndHoldsNothingUp(t *testing.T) {
 	for policy, do := range map[string]string{
 		"":                "kubectl annotate mcp worker " + api.DriftPolicyKey + "=repair",

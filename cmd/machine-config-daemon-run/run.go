@@ -172,9 +172,18 @@ func (o *runOptions) defaults() error {
 	return nil
 }
 
+// ofPod returns the credentials of the pod that this process runs in.
+func ofPod() (*rest.Config, error) {
+	config, err := rest.InClusterConfig()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, errors.New("this process runs in no pod of a cluster: name a file with --kubeconfig")
+	}
+	return config, err
+}
+
 func (o *runOptions) credentials() (*rest.Config, error) {
 	// Without a file clientcmd warns that those of the pod might not work, at each start.
-	load := rest.InClusterConfig
+	load := ofPod
 	if o.kubeconfig != "" {
 		load = func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", o.kubeconfig) }
 	}

@@ -31,10 +31,12 @@ var printed = sync.OnceValue(func() document {
 })
 
 // dropUnset removes the fields of a document that a program printed without having set them, such as an operator that
-// serialises the kubelet's types. Such a document is known by a duration of 0 that has no meaning to a kubelet. In any
-// other document somebody has written each field, and false, 0 and "" are values.
+// serialises the kubelet's types. Such a document has every duration of defaulted, and at least one is 0. In any other
+// document somebody has written each field, and false, 0 and "" are values.
 func dropUnset(doc document) {
-	if slices.ContainsFunc(defaulted, func(field string) bool { return doc[field] == "0s" }) {
+	unset := func(field string) bool { return doc[field] == "0s" }
+	lacks := func(field string) bool { _, said := doc[field]; return !said }
+	if slices.ContainsFunc(defaulted, unset) && !slices.ContainsFunc(defaulted, lacks) {
 		dropEqual(doc, printed())
 	}
 }

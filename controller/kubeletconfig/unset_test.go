@@ -33,6 +33,14 @@ func TestFieldsThatAProgramPrintsWithoutAValueOverrideNothing(t *testing.T) {
 		{"written by a person", `{"shutdownGracePeriod":"0s","shutdownGracePeriodCriticalPods":"0s"}`, nil, func(d document) {
 			d["shutdownGracePeriod"], d["shutdownGracePeriodCriticalPods"] = "0s", "0s"
 		}},
+		{"by a person who writes a duration of 0 that a kubelet takes for its default",
+			`{"evictionPressureTransitionPeriod":"0s","shutdownGracePeriod":"0s",` +
+				`"shutdownGracePeriodCriticalPods":"0s","logging":{"verbosity":0}}`, nil,
+			func(d document) {
+				d["evictionPressureTransitionPeriod"] = "0s"
+				d["shutdownGracePeriod"], d["shutdownGracePeriodCriticalPods"] = "0s", "0s"
+				d["logging"] = document{"verbosity": int64(0)}
+			}},
 	} {
 		base, err := parse([]byte(below))
 		if err != nil {

@@ -208,7 +208,7 @@ func TestWhatDiffersBetweenNodesIsNotApproved(t *testing.T) {
 	l.until("the others are updated", func() bool {
 		return l.stand("w-0").Updated(configB) && l.stand("w-1").Updated(configB)
 	})
-	l.explained("w-2", "NeedsApproval", "it has staged "+osY)
+	l.explained("w-2", "NeedsApproval", "the node has staged "+osY)
 	l.told(map[string][]string{"w-0": {configB}, "w-1": {configB}})
 }
 

@@ -71,7 +71,7 @@ func TestWhatAnAdministratorHasStagedIsToldAndLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const title = "Lost, what others have staged on this host:"
+	const title = "Staged by others, and removed by this update:"
 	lost := staged + ": os/test with sysstat, and other kernel arguments"
 	text, _, exit, err := n.Agent(ctx, "plan", "--desired", at)
 	if err != nil || !strings.Contains(text, title+"\n  "+lost+"\n") {
