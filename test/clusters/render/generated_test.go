@@ -169,7 +169,7 @@ func TestMirrors(t *testing.T) {
 	w.unmade(c, digest)
 	w.annotate("pool", "infra", map[string]any{api.Runtime: "containerd"})
 	w.unmade(c, digest, `"pools":["infra"]`, "spec.imageDigestMirrors[0].mirrorSourcePolicy: containerd can block only whole")
-	w.unmade(c, tag, `"pools":["infra"]`, "spec.imageTagMirrors[0].source: containerd has mirrors of whole registries alone")
+	w.unmade(c, tag, `"pools":["infra"]`, "spec.imageTagMirrors[0].source: containerd has mirrors of whole registries only")
 	w.unmade(c, policy)
 	w.says("infra", pending, yes, "ImageDigestMirrorSet/d")
 	w.must(errors.Join(c.Delete(w.ctx, digest), c.Delete(w.ctx, tag)))

@@ -123,7 +123,7 @@ func (r *Registry) Push(ctx context.Context, ref, version, image string) (digest
 	const layout = "/var/lib/images/pushed"
 	if r.port != 0 {
 		target = "oci:" + layout
-		if err := os.RemoveAll(r.host.HostPath(layout)); err != nil {
+		if err := lab.RemoveTree(r.host.HostPath(layout)); err != nil {
 			return "", err
 		}
 	}
