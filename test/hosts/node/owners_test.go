@@ -51,7 +51,7 @@ func entry(t *testing.T, n *Node, change func(string) string) string {
 func addOwners(t *testing.T, n *Node) {
 	t.Helper()
 	state := fmt.Sprintf("/proc/%d/root/run/ostree/staged-deployment", n.Leader())
-	extra, err := os.ReadFile("../../ostree/testdata/staged-extra")
+	extra, err := os.ReadFile("../../../ostree/testdata/staged-extra")
 	if err != nil {
 		t.Fatal(err)
 	}
