@@ -299,8 +299,8 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*ent
 	return staged, nil
 }
 
-// lockWatch is how often a switch is looked at that may wait for the lock. Each look reads what files all processes
-// have open.
+// lockWatch is how often a switch is looked at that may wait for the lock. While bootc has the lock, a look reads what
+// files its own processes have open, and otherwise those of all processes.
 const lockWatch = 10 * time.Second
 
 // watchLock ends the switch if it waits for the lock of the sysroot for longer than lockWait, which bootc does without
@@ -328,8 +328,9 @@ func (b *Driver) untilLocked(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		holder, err := b.plain.LockHolder()
-		waits := err == nil && holder != nil && holder.PID != 0 && holder.Unit != switchUnit+".service"
+		const unit = switchUnit + ".service"
+		holder, err := b.plain.LockHolder(unit)
+		waits := err == nil && holder != nil && holder.PID != 0 && holder.Unit != unit
 		if !waits {
 			since = time.Now()
 			continue
@@ -516,7 +517,7 @@ func (b *Driver) Drop(ctx context.Context) error {
 	}
 	// The command is not a stable part of bootc's interface. Without it the layers stay until bootc fetches the next
 	// image. So no other program is waited for.
-	if holder, err := b.plain.LockHolder(); err == nil && holder == nil {
+	if holder, err := b.plain.LockHolder(""); err == nil && holder == nil {
 		if _, err := b.run(ctx, "bootc", "internals", "cleanup"); err != nil && ctx.Err() != nil {
 			return osimage.Failing(doing, nil, err)
 		}

@@ -40,12 +40,12 @@ func locked(t *testing.T) (root string, release func()) {
 func TestHolderOfTheLockIsNamed(t *testing.T) {
 	root, release := locked(t)
 	p := NewPlain(nil, root)
-	holder, err := p.LockHolder()
+	holder, err := p.LockHolder("")
 	if err != nil || holder == nil || holder.PID != os.Getpid() || holder.Name == "" {
 		t.Errorf("%+v, %v", holder, err)
 	}
 	release()
-	if holder, err := p.LockHolder(); holder != nil || err != nil {
+	if holder, err := p.LockHolder(""); holder != nil || err != nil {
 		t.Errorf("nobody has it: %+v, %v", holder, err)
 	}
 	for holder, want := range map[Holder]string{
@@ -62,10 +62,73 @@ func TestHolderOfTheLockIsNamed(t *testing.T) {
 		"0::/user.slice/user-0.slice/session-1.scope\n":        "session-1.scope",
 		"0::/init.slice\n": "", "": "",
 	} {
-		if got := unitOf(groups); got != want {
+		if got := unitIn(groups); got != want {
 			t.Errorf("%q is of %q", groups, got)
 		}
 	}
+}
+
+// process is one below a test's own /proc, with one open file.
+type process struct{ pid, name, unit, lock, file string }
+
+func TestHolderIsTheProcessThatHasTheLockOfThisVeryFile(t *testing.T) {
+	const own, pulls = "noderefit-bootc.service", "bootc-fetch-apply-updates.service"
+	for _, c := range []struct {
+		name      string
+		processes []process
+		want      Holder
+	}{
+		{"the same inode number elsewhere", []process{{"10", "pod", "pod.scope", "OFDLCK", "elsewhere"},
+			{"20", "bootc", own, "OFDLCK", "ostree/lock"}}, Holder{20, "bootc", own}},
+		{"nobody but that", []process{{"10", "pod", "pod.scope", "OFDLCK", "elsewhere"}}, Holder{}},
+		{"a lock that ostree does not see", []process{{"10", "flock", "a.scope", "FLOCK ", "ostree/lock"},
+			{"20", "bootc", "b.scope", "OFDLCK", "ostree/lock"}}, Holder{20, "bootc", "b.scope"}},
+		{"closed meanwhile", []process{{"10", "x", "a.scope", "OFDLCK", "gone"}}, Holder{}},
+		{"our own are first", []process{{"10", "sh", "a.scope", "OFDLCK", "ostree/lock"},
+			{"20", "bootc", own, "OFDLCK", "ostree/lock"}}, Holder{20, "bootc", own}},
+		{"another unit", []process{{"10", "bootc", pulls, "POSIX ", "ostree/lock"},
+			{"20", "bootc", own, "", "ostree/lock"}}, Holder{10, "bootc", pulls}},
+		{"a name with control characters", []process{{"10", "\x1b[2J\nx\xff", "a\x07.scope", "OFDLCK", "ostree/lock"}},
+			Holder{10, "?[2J?x?", "a?.scope"}},
+		{"a long name", []process{{"10", strings.Repeat("x", 500), "a.scope", "OFDLCK", "ostree/lock"}},
+			Holder{10, strings.Repeat("x", maxShown), "a.scope"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root, _ := locked(t)
+			inode := inodeOf(t, filepath.Join(root, sysrootLock))
+			must(t, errors.Join(os.Remove(filepath.Join(root, "proc")), os.WriteFile(filepath.Join(root, "elsewhere"), nil, 0o600)))
+			for _, p := range c.processes {
+				dir := filepath.Join(root, "proc", p.pid)
+				info := "pos:\t0\n"
+				if p.lock != "" {
+					info += fmt.Sprintf("lock:\t1: %s ADVISORY  WRITE -1 08:01:%d 0 EOF\n", p.lock, inode)
+				}
+				must(t, errors.Join(os.MkdirAll(dir+"/fdinfo", 0o755), os.Mkdir(dir+"/fd", 0o755),
+					os.WriteFile(dir+"/comm", []byte(p.name+"\n"), 0o600),
+					os.WriteFile(dir+"/cgroup", []byte("0::/system.slice/"+p.unit+"\n"), 0o600),
+					os.WriteFile(dir+"/fdinfo/3", []byte(info), 0o600), os.Symlink(filepath.Join(root, p.file), dir+"/fd/3")))
+			}
+			holder, err := NewPlain(nil, root).LockHolder(own)
+			if err != nil || holder == nil || *holder != c.want {
+				t.Errorf("%+v, %v", holder, err)
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inodeOf returns the inode number of a file.
+func inodeOf(t *testing.T, path string) uint64 {
+	t.Helper()
+	var stat unix.Stat_t
+	must(t, unix.Stat(path, &stat))
+	return stat.Ino
 }
 
 func TestLockIsWaitedForWithALimitAndWithWords(t *testing.T) {

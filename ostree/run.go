@@ -81,7 +81,7 @@ func (p *Plain) Bounded(run Runner, limits Limits) Runner {
 		if !failed || ctx.Err() == nil {
 			return output, err
 		}
-		if holder, lockErr := p.LockHolder(); lockErr == nil && holder != nil {
+		if holder, lockErr := p.LockHolder(""); lockErr == nil && holder != nil {
 			return output, &CommandError{Argv: command.Argv, Stderr: command.Stderr,
 				Err: fmt.Errorf("%s %s: %w", holder, holdsLock, command.Err)}
 		}
