@@ -5,6 +5,9 @@ package bootc
 import (
 	"bytes"
 	"cmp"
+	"context"
+	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -47,6 +50,33 @@ func spelling(argument string) string {
 		return key + "=" + value
 	}
 	return key
+}
+
+// argumentsOf returns the kernel arguments that the files of a commit bring, and whether it has a directory of such
+// files. unread is the class of the error if a file has a fault. Two forks, and two for each file.
+func (b *Driver) argumentsOf(ctx context.Context, doing, checksum string, unread ostree.Class) (list []string, has bool,
+	err error) {
+	dir, err := b.resolve(ctx, doing, checksum, argumentsDir)
+	if err != nil || dir == "" {
+		return nil, false, err
+	}
+	output, err := b.run(ctx, "ostree", "ls", "--nul-filenames-only", checksum, dir)
+	if err != nil {
+		return nil, false, ostree.Failing(doing, output, err)
+	}
+	for name := range strings.SplitSeq(string(output), "\x00") {
+		if path.Ext(name) != ".toml" {
+			continue
+		}
+		text, err := b.read(ctx, doing, checksum, name)
+		if err != nil {
+			return nil, false, err
+		}
+		if list, err = appendArguments(list, text, b.plain.Arch); err != nil {
+			return nil, false, &ostree.Error{Class: unread, Doing: doing, Err: fmt.Errorf("reading %s: %w", name, err)}
+		}
+	}
+	return list, true, nil
 }
 
 // appendArguments appends the kernel arguments of one file, which may be for some architectures only. As to bootc,

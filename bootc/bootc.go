@@ -176,19 +176,22 @@ func (b *Driver) composeImage(ctx context.Context, doing string, argv []string, 
 }
 
 // restore has bootc fetch the image of the booted deployment again, which has lost its first layer. It does so for the
-// people who use bootc on this host: it works again then. If the image can't be had any more, the update does not need
-// it. The error is that of the context alone.
+// people who use bootc on this host: it works again then. If the origin names no image, or the image can't be had any
+// more, the update does not need it. The error is that of the context alone.
 func (b *Driver) restore(ctx context.Context, doing string, booted *entry) error {
-	image, err := booted.reference()
-	if err != nil {
-		return wrapFailed(doing, err)
+	if booted.image() == "" {
+		return nil // somebody has written another origin; bootc sees no image there
 	}
-	argv, err := switchTo(image)
+	image, err := booted.reference()
+	var argv []string
+	if err == nil {
+		argv, err = switchTo(image)
+	}
 	if err == nil {
 		_, err = b.fetch(ctx, doing, argv)
 	}
 	if err != nil && ctx.Err() == nil && b.Progress != nil {
-		b.Progress("the layers of " + image.String() + ", which runs, are gone: " + err.Error())
+		b.Progress("the layers of " + booted.image() + ", which runs, are gone: " + err.Error())
 	}
 	return ctx.Err()
 }
@@ -246,10 +249,14 @@ func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*entry
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	var staged *entry
+	var gaveUp error // another attempt would wait as long again
 	err := ostree.Retry(ctx, b.delays, b.Progress, func() (err error) {
-		staged, err = b.attempt(ctx, doing, argv)
+		staged, gaveUp, err = b.attempt(ctx, doing, argv)
 		return err
 	})
+	if err == nil {
+		err = gaveUp
+	}
 	if err != nil && ctx.Err() == nil {
 		if tidyErr := b.tidy(ctx); tidyErr != nil {
 			err = fmt.Errorf("%w; then %w", err, tidyErr)
@@ -258,45 +265,46 @@ func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*entry
 	return staged, err
 }
 
-func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*entry, error) {
+// attempt runs bootc switch once. gaveUp is set if the switch was ended because of the lock of the sysroot.
+func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (staged *entry, gaveUp, err error) {
 	before, err := os.ReadFile(b.host(rebootRequired))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, wrapFailed(doing, err)
+		return nil, nil, wrapFailed(doing, err)
 	}
 	inside, err := b.inside(ctx, argv)
 	if err != nil {
-		return nil, wrapFailed(doing, err)
+		return nil, nil, wrapFailed(doing, err)
 	}
 	stop := b.tools.Follow(ctx, switchUnit, b.Progress)
 	waited := b.watchLock(ctx)
 	output, err := inside(ctx, argv...)
 	stop()
 	if waited := waited(); waited != nil && err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, waited)
+		return nil, fmt.Errorf("%s: %w", doing, waited), nil
 	}
 	if err != nil {
-		return nil, b.failing(doing, output, err)
+		return nil, nil, b.failing(doing, output, err)
 	}
 	if bytes.Contains(output, []byte("Image specification is unchanged.")) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err := b.takeBackReboot(before); err != nil {
-		return nil, wrapFailed(doing, err)
+		return nil, nil, wrapFailed(doing, err)
 	}
 	deployments, err := ostree.NewPlain(inside, b.root).Status(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
+		return nil, nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	at := slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Staged })
 	if at < 0 {
-		return nil, wrapFailed(doing, errors.New("bootc has staged nothing"))
+		return nil, nil, wrapFailed(doing, errors.New("bootc has staged nothing"))
 	}
-	staged, err := b.readEntry(deployments[at])
+	staged, err = b.readEntry(deployments[at])
 	if err != nil {
 		// Another program may have cleaned up as soon as bootc released the lock of the sysroot.
-		return nil, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+		return nil, nil, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
-	return staged, nil
+	return staged, nil, nil
 }
 
 // lockWatch is how often a switch is looked at that may wait for the lock. While bootc has the lock, a look reads what
@@ -339,7 +347,7 @@ func (b *Driver) untilLocked(ctx context.Context) error {
 			b.Progress("waiting for the lock of the sysroot, which " + holder.String() + " holds")
 		}
 		if time.Since(since) >= b.lockWait {
-			err := fmt.Errorf("%s has held the lock of the sysroot for %s", holder, b.lockWait)
+			err := fmt.Errorf("bootc has waited for %s for the lock of the sysroot, which %s holds", b.lockWait, holder)
 			return &ostree.Error{Class: ostree.Retryable, Doing: "waiting for bootc",
 				Err: errors.Join(err, b.tools.Stop(ctx, switchUnit))}
 		}
@@ -552,8 +560,8 @@ func wrapFailed(doing string, err error) error {
 // booted image has. bootc itself would have changed the command line so at the switch. Materialise makes the change.
 // First every argument that equals one of removed is dropped, then added follow, then the configuration's own
 // arguments. As to bootc, - and _ are one in a key: removed are spelled as the booted command line has them, and what
-// is there is not added. An image without a kargs.d changes nothing. One fork for each file of the image, and one or
-// two more.
+// is there is not added. An image without a kargs.d changes nothing. Two forks for each file of an image, and three to
+// five more.
 func (b *Driver) KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error) {
 	doing := "reading the kernel arguments of " + c.Checksum
 	deployments, err := b.plain.Status(ctx)
@@ -569,39 +577,13 @@ func (b *Driver) KernelArguments(ctx context.Context, c osimage.Composed) (added
 	if booted.Checksum == c.Checksum {
 		return nil, nil, nil
 	}
-	paths, err := filepath.Glob(b.host(booted.Dir + argumentsDir + "/*.toml"))
+	after, has, err := b.argumentsOf(ctx, doing, c.Checksum, ostree.Invalid)
+	if err != nil || !has {
+		return nil, nil, err
+	}
+	before, _, err := b.argumentsOf(ctx, doing, booted.Checksum, ostree.Failed)
 	if err != nil {
-		return nil, nil, wrapFailed(doing, err)
-	}
-	var before, after []string
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err == nil {
-			before, err = appendArguments(before, text, b.plain.Arch)
-		}
-		if err != nil {
-			return nil, nil, wrapFailed(doing, fmt.Errorf("reading %s: %w", path, err))
-		}
-	}
-	output, err := b.run(ctx, "ostree", "ls", "--nul-filenames-only", c.Checksum, argumentsDir)
-	command, ok := errors.AsType[*ostree.CommandError](err)
-	if ok && strings.Contains(command.Stderr, noSuchFile) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, ostree.Failing(doing, output, err)
-	}
-	for path := range strings.SplitSeq(string(output), "\x00") {
-		if filepath.Ext(path) != ".toml" {
-			continue
-		}
-		text, err := b.run(ctx, "ostree", "cat", c.Checksum, path)
-		if err != nil {
-			return nil, nil, ostree.Failing(doing, text, err)
-		}
-		if after, err = appendArguments(after, text, b.plain.Arch); err != nil {
-			return nil, nil, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: fmt.Errorf("reading %s: %w", path, err)}
-		}
+		return nil, nil, err
 	}
 	added, removed = change(before, after, booted.KernelArguments)
 	return added, removed, nil

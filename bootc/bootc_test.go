@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -168,33 +170,186 @@ type exited int
 func (e exited) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 func (e exited) ExitCode() int { return int(e) }
 
+// tree is a commit for the commands of ostree that read one: the text of each file, or the target of a link after "-> ".
+type tree map[string]string
+
+func (tr tree) run(_ context.Context, argv ...string) ([]byte, error) {
+	paths := slices.Sorted(maps.Keys(tr))
+	line := func(name string) string {
+		text, is := tr[name]
+		target, link := strings.CutPrefix(text, "-> ")
+		below := slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, strings.TrimSuffix(name, "/")+"/") })
+		switch {
+		case link:
+			return "l00777 0 0      0 " + name + " -> " + target + "\n"
+		case is:
+			return "-00644 0 0      3 " + name + "\n"
+		case below:
+			return "d00755 0 0      0 " + name + "\n"
+		}
+		return ""
+	}
+	lacks := func(name string) error {
+		return &ostree.CommandError{Argv: argv, Err: exited(1), Stderr: "error: Inspecting path '" + name + "': " + noSuchFile}
+	}
+	output := ""
+	switch {
+	case argv[1] == "cat" && line(argv[3]) == "-00644 0 0      3 "+argv[3]+"\n":
+		return []byte(tr[argv[3]]), nil
+	case argv[1] == "cat":
+		return nil, lacks(argv[3])
+	case argv[2] == "-d":
+		for _, name := range argv[4:] {
+			if line(name) == "" {
+				return []byte(output), lacks(name)
+			}
+			output += line(name)
+		}
+		return []byte(output), nil
+	}
+	dir, names := argv[len(argv)-1], slices.Contains(argv, "--nul-filenames-only")
+	for _, name := range append([]string{dir}, paths...) {
+		switch at := line(name); {
+		case name != dir && filepath.Dir(name) != dir:
+		case at == "":
+			return nil, lacks(name)
+		case names:
+			output += name + "\x00"
+		default:
+			output += at
+		}
+	}
+	return []byte(output), nil
+}
+
+func TestLinksAreFollowedInsideOfTheCommit(t *testing.T) {
+	const dir = "/usr/lib/bootc/bound-images.d"
+	tr := tree{"/etc/passwd": "the image's", "/usr/lib/app/app.container": "text",
+		"/usr/share/containers/systemd/app.container": "-> ../../../lib/app/app.container",
+		dir + "/direct.container":                     "text",
+		dir + "/absolute.container":                   "-> /usr/lib/app/app.container",
+		dir + "/relative.container":                   "-> ../../app/app.container",
+		dir + "/chain.container":                      "-> /usr/share/containers/systemd/app.container",
+		"/lib":                                        "-> usr/lib",
+		dir + "/directory.container":                  "-> /lib/app/app.container",
+		"/usr/lib/deep":                               "-> ../share/containers",
+		dir + "/parent.container":                     "-> ../../deep/../../lib/app/app.container",
+		dir + "/outside.container":                    "-> ../../../../../../../etc/passwd",
+		dir + "/gone.container":                       "-> /usr/lib/none/x",
+		dir + "/loop.container":                       "-> loop.container",
+		dir + "/a -> b.container":                     "-> /usr/lib/app/app.container",
+	}
+	b := New(tr.run, &ostree.Tools{}, ostree.NewPlain(tr.run, t.TempDir()))
+	const app = "/usr/lib/app/app.container"
+	for name, want := range map[string]string{"direct": dir + "/direct.container", "absolute": app, "relative": app, "chain": app,
+		"directory": app, "parent": app, "outside": "/etc/passwd", "gone": "", "a -> b": app, "never": ""} {
+		got, err := b.resolve(t.Context(), "reading", one, dir+"/"+name+".container")
+		if got != want || err != nil {
+			t.Errorf("%s leads to %q, %v", name, got, err)
+		}
+	}
+	if got, err := b.resolve(t.Context(), "reading", one, dir+"/loop.container"); ostree.ClassOf(err) != ostree.Invalid {
+		t.Errorf("a loop leads to %q, %v", got, err)
+	}
+	if text, err := b.read(t.Context(), "reading", one, dir+"/gone.container"); ostree.ClassOf(err) != ostree.Invalid {
+		t.Errorf("a link to nothing is read as %q, %v", text, err)
+	}
+}
+
 func TestBoundImagesAreLookedForInTheStorageOfBootc(t *testing.T) {
-	const listing = "d00755 0 0      0 " + boundDir + "\nl00777 0 0      0 " + boundDir + "/app.container -> ../x/app.container\n"
+	const missing = "Error: configure storage: overlay: can't stat imageStore dir /x: stat /x: no such file or directory"
 	for _, c := range []struct {
-		name  string
-		exits error
-		want  string
-		fails bool
+		name    string
+		storage bool
+		exits   error
+		want    string
+		class   ostree.Class // of the error, "" for none
 	}{
-		{"there", nil, "", false},
-		{"gone", exited(1), "quay.io/app:1", false},
-		{"podman fails", exited(125), "quay.io/app:1", true},
+		{"there", true, nil, "", ""},
+		{"gone", true, exited(1), "--quiet", ""},
+		{"the whole storage is gone", false, exited(125), "--quiet", ""},
+		{"podman fails", true, exited(125), "--quiet", ostree.Failed},
+		{"podman has no time", true, context.DeadlineExceeded, "--quiet", ostree.Retryable},
 	} {
-		root := newRoot(t, map[string]string{"run/x": ""})
-		run := func(_ context.Context, argv ...string) ([]byte, error) {
-			switch {
-			case argv[0] == "podman" && argv[len(argv)-1] == "quay.io/app:1" && c.exits != nil:
-				return nil, &ostree.CommandError{Argv: argv, Err: c.exits}
-			case slices.Equal(argv, []string{"ostree", "cat", one, "/usr/lib/bootc/x/app.container"}):
-				return []byte("[Container]\nImage=quay.io/app:1\n"), nil
-			case argv[1] == "ls":
-				return []byte(listing), nil
+		files := map[string]string{"run/x": ""}
+		if c.storage {
+			files[boundStore+"/overlay-images/x"] = ""
+		}
+		root := newRoot(t, files)
+		commit := tree{boundDir + "/app.container": "-> /usr/share/app.container", boundDir + "/README": "text",
+			"/usr/share/app.container": "-> ../lib/app", "/usr/lib/app": "[Container]\nImage=--quiet\n"}
+		run := func(ctx context.Context, argv ...string) ([]byte, error) {
+			if argv[0] != "podman" {
+				return commit.run(ctx, argv...)
+			}
+			if !slices.Equal(argv[len(argv)-4:], []string{"image", "exists", "--", "--quiet"}) {
+				t.Errorf("%s: %q is run", c.name, argv)
+			}
+			if c.exits != nil {
+				return nil, &ostree.CommandError{Argv: argv, Err: c.exits, Stderr: missing}
 			}
 			return nil, nil
 		}
 		got, err := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root)).lostBound(t.Context(), one)
-		if got != c.want || (err != nil) != c.fails {
-			t.Errorf("%s: %q, %v", c.name, got, err)
+		if got != c.want || (err != nil) != (c.class != "") || err != nil && ostree.ClassOf(err) != c.class {
+			t.Errorf("%s: %q, class %s, %v", c.name, got, ostree.ClassOf(err), err)
+		}
+	}
+	run := tree{"/usr/lib/x": ""}.run
+	if got, err := New(run, &ostree.Tools{}, ostree.NewPlain(run, "")).lostBound(t.Context(), one); got != "" || err != nil {
+		t.Errorf("without a directory of units: %q, %v", got, err)
+	}
+}
+
+func TestEmptyStorageThatStaysDoesNotDecide(t *testing.T) {
+	root := newRoot(t, map[string]string{boundStore + "/x": "", "run/x": ""})
+	if err := os.Symlink("loop", filepath.Join(root, "loop")); err != nil {
+		t.Fatal(err)
+	}
+	// Its parent directory is one into which nothing leads, so that its removal fails.
+	if err := errors.Join(os.RemoveAll(filepath.Join(root, "run")), os.Symlink("loop", filepath.Join(root, "run"))); err != nil {
+		t.Fatal(err)
+	}
+	run := func(context.Context, ...string) ([]byte, error) { return nil, nil }
+	b := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root))
+	said := ""
+	b.Progress = func(text string) { said = text }
+	if there, err := b.stored(t.Context(), "looking", "quay.io/app:1"); !there || err != nil || !strings.Contains(said, "is left") {
+		t.Errorf("%t, %v; said %q", there, err, said)
+	}
+}
+
+func TestKernelArgumentsAreReadFromTheCommit(t *testing.T) {
+	image := tree{argumentsDir + "/10-a.toml": `kargs = ["a"]`, argumentsDir + "/20-b.toml": "-> /usr/share/b.toml",
+		"/usr/share/b.toml": "-> ../lib/b", "/usr/lib/b": `kargs = ["b"]`, argumentsDir + "/README": "no"}
+	for _, c := range []struct {
+		name string
+		of   tree
+		want []string
+		has  bool
+	}{
+		{"with links", image, []string{"a", "b"}, true},
+		{"none", tree{"/usr/lib/x": ""}, nil, false},
+		{"a directory that is a link", tree{argumentsDir: "-> /usr/share/args", "/usr/share/args/1.toml": `kargs = ["c"]`}, []string{"c"}, true},
+	} {
+		got, has, err := New(c.of.run, &ostree.Tools{}, ostree.NewPlain(c.of.run, "")).argumentsOf(t.Context(), "reading", one, ostree.Invalid)
+		if !slices.Equal(got, c.want) || has != c.has || err != nil {
+			t.Errorf("%s: %q, %t, %v", c.name, got, has, err)
+		}
+	}
+}
+
+func TestOriginWithoutAnImageIsNoReasonToFail(t *testing.T) {
+	for _, origin := range []string{"[origin]\nrefspec=" + one + "\n",
+		"[origin]\ncontainer-image-reference=ostree-unverified-image:pigeon:quay.io/os\n"} {
+		root, run := newHost(t, origin)
+		b := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root))
+		booted, err := b.booted(t.Context(), "reading")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.restore(t.Context(), "composing", booted); err != nil {
+			t.Errorf("%q: %v", origin, err)
 		}
 	}
 }
@@ -289,51 +444,107 @@ func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 	})
 }
 
-// waiting is a systemd on a host whose bootc waits until it is stopped.
+// waiting is a systemd on a host whose bootc runs until it is stopped, or for a time. Right before, another program takes
+// a lock.
 type waiting struct {
 	ostree.Units
 
+	lock    func()
+	takes   time.Duration
 	stopped chan struct{}
+	runs    int
 }
 
-func (w waiting) Run(context.Context, systemd.Command) (systemd.Ended, error) {
-	<-w.stopped
-	return systemd.Ended{}, systemd.ErrUnitGone
+func (w *waiting) Run(context.Context, systemd.Command) (systemd.Ended, error) {
+	w.runs++
+	w.lock()
+	select {
+	case <-w.stopped:
+		return systemd.Ended{}, systemd.ErrUnitGone
+	case <-time.After(w.takes):
+		return systemd.Ended{Result: "exit-code", Status: 1}, nil
+	}
 }
 
-func (w waiting) Stop(context.Context, string) error {
-	close(w.stopped)
+func (w *waiting) Stop(context.Context, string) error {
+	w.stopped <- struct{}{}
 	return nil
 }
 
-func TestSwitchThatWaitsForTheLockIsEndedInTime(t *testing.T) {
-	root, run := newHost(t, "[origin]\ncontainer-image-reference=ostree-unverified-registry:quay.io/os:8\n")
+// lockable is a host, and a function that takes a lock on a file there.
+func lockable(t *testing.T) (root string, run ostree.Runner, take func(name string)) {
+	t.Helper()
+	root, run = newHost(t, "[origin]\ncontainer-image-reference=ostree-unverified-registry:quay.io/os:8\n")
+	return root, run, func(name string) {
+		file, err := os.Create(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = file.Close() })
+		if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSwitchThatWaitsForTheLockIsEndedInTimeAndOnce(t *testing.T) {
+	root, run, take := lockable(t)
 	if err := os.Symlink("/proc", filepath.Join(root, "proc")); err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.Create(filepath.Join(root, "ostree/lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) {
-		units := waiting{stopped: make(chan struct{})}
+		units := &waiting{stopped: make(chan struct{}), takes: time.Hour, lock: func() { take("ostree/lock") }}
 		b := New(run, &ostree.Tools{Units: units, Root: root}, ostree.NewPlain(run, root))
-		b.lockWait = time.Minute
 		began, said := time.Now(), ""
 		b.Progress = func(text string) { said = text }
-		_, err := b.attempt(t.Context(), "composing", []string{"bootc", "switch"})
+		_, err := b.fetch(t.Context(), "composing", []string{"bootc", "switch"})
 		holder := fmt.Sprintf("(process %d", os.Getpid())
 		if ostree.ClassOf(err) != ostree.Retryable || !strings.Contains(err.Error(), holder) || !strings.Contains(said, holder) {
 			t.Errorf("class %s: %v; said %q", ostree.ClassOf(err), err, said)
 		}
-		if took := time.Since(began); took < b.lockWait || took > b.lockWait+time.Minute {
-			t.Errorf("it took %s", took)
+		if took := time.Since(began); units.runs != 1 || took < b.lockWait || took > b.lockWait+time.Minute {
+			t.Errorf("%d runs took %s", units.runs, took)
 		}
 	})
+}
+
+func TestSwitchThatHasTheLockIsLeftAlone(t *testing.T) {
+	for name, units := range map[string][]string{
+		"a lock elsewhere":       {"pod.scope"},
+		"its own, and another's": {"pod.scope", switchUnit + ".service"},
+	} {
+		root, run, take := lockable(t)
+		synctest.Test(t, func(t *testing.T) {
+			lock := func() {
+				take("ostree/lock")
+				var stat unix.Stat_t
+				if err := unix.Stat(filepath.Join(root, "ostree/lock"), &stat); err != nil {
+					t.Fatal(err)
+				}
+				for i, unit := range units {
+					dir := filepath.Join(root, "proc", strconv.Itoa(i+1))
+					info := fmt.Sprintf("lock:\t1: OFDLCK ADVISORY  WRITE -1 00:01:%d 0 EOF\n", stat.Ino)
+					file := "usr/bin/bootc"
+					if unit == switchUnit+".service" {
+						file = "ostree/lock"
+					}
+					err := errors.Join(os.MkdirAll(dir+"/fdinfo", 0o755), os.Mkdir(dir+"/fd", 0o755),
+						os.WriteFile(dir+"/cgroup", []byte("0::/system.slice/"+unit+"\n"), 0o600),
+						os.WriteFile(dir+"/fdinfo/3", []byte(info), 0o600), os.Symlink(filepath.Join(root, file), dir+"/fd/3"))
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			units := &waiting{stopped: make(chan struct{}), takes: 20 * time.Minute, lock: lock}
+			b := New(run, &ostree.Tools{Units: units, Root: root}, ostree.NewPlain(run, root))
+			began := time.Now()
+			_, gaveUp, err := b.attempt(t.Context(), "composing", []string{"bootc", "switch"})
+			if gaveUp != nil || err == nil || time.Since(began) != units.takes {
+				t.Errorf("%s: after %s it gave up with %v, %v", name, time.Since(began), gaveUp, err)
+			}
+		})
+	}
 }
 
 func TestFailureOfASwitchIsToldByBootcAlone(t *testing.T) {

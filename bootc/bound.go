@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -26,29 +27,29 @@ const (
 
 // lostBound returns a container image that a commit is bound to and that bootc's storage lacks, and "" if none is
 // lacking. bootc pulls them before it stages, and a later clean-up of bootc removes them, if no deployment is bound to
-// them. One fork, and two for each image.
+// them. One fork if it is bound to none, otherwise one more, and three for each image.
 func (b *Driver) lostBound(ctx context.Context, checksum string) (string, error) {
 	doing := "looking for the images that " + checksum + " is bound to"
-	listing, err := b.run(ctx, "ostree", "ls", checksum, boundDir)
-	if command, ok := errors.AsType[*ostree.CommandError](err); ok && strings.Contains(command.Stderr, noSuchFile) {
-		return "", nil
+	dir, err := b.resolve(ctx, doing, checksum, boundDir)
+	if err != nil || dir == "" {
+		return "", err
 	}
+	listing, err := b.run(ctx, "ostree", "ls", checksum, dir)
 	if err != nil {
 		return "", ostree.Failing(doing, listing, err)
 	}
 	for line := range strings.Lines(string(listing)) {
-		name, unit, isLink := strings.Cut(strings.TrimSpace(line), " -> ")
-		if !isLink {
+		link, _, isLink := strings.Cut(strings.TrimSpace(line), " -> ")
+		at := strings.Index(link, " "+dir+"/")
+		if !isLink || at < 0 {
 			continue
 		}
-		if !path.IsAbs(unit) {
-			unit = path.Join(boundDir, unit)
-		}
-		text, err := b.run(ctx, "ostree", "cat", checksum, unit)
+		unit := link[at+1:]
+		text, err := b.read(ctx, doing, checksum, unit)
 		if err != nil {
-			return "", ostree.Failing(doing, text, err)
+			return "", err
 		}
-		image, err := boundImage(path.Ext(name), string(text))
+		image, err := boundImage(path.Ext(unit), string(text))
 		if err != nil {
 			return "", &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: fmt.Errorf("reading %s: %w", unit, err)}
 		}
@@ -72,19 +73,27 @@ func boundImage(extension, text string) (string, error) {
 
 // stored reports whether bootc's storage has an image. One fork.
 func (b *Driver) stored(ctx context.Context, doing, image string) (bool, error) {
-	output, err := b.run(ctx, "podman", "--root", scratchDir+"/root", "--runroot", scratchDir+"/run",
-		"--storage-opt", "additionalimagestore="+boundStore, "image", "exists", image)
-	if removeErr := os.RemoveAll(b.host(scratchDir)); removeErr != nil {
-		return false, wrapFailed(doing, removeErr)
-	}
-	if err == nil {
-		return true, nil
-	}
-	if ended, ok := errors.AsType[interface {
-		error
-		ExitCode() int
-	}](err); ok && ended.ExitCode() == 1 {
+	// podman fails if the storage is not there.
+	if _, err := os.Stat(b.host(boundStore)); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return false, osimage.Failing(doing, output, err)
+	output, err := b.run(ctx, "podman", "--root", scratchDir+"/root", "--runroot", scratchDir+"/run",
+		"--storage-opt", "additionalimagestore="+boundStore, "image", "exists", "--", image)
+	if removeErr := os.RemoveAll(b.host(scratchDir)); removeErr != nil && b.Progress != nil {
+		b.Progress("an empty storage of podman is left: " + removeErr.Error()) // podman has answered all the same
+	}
+	ended, ok := errors.AsType[interface {
+		error
+		ExitCode() int
+	}](err)
+	switch {
+	case err == nil:
+		return true, nil
+	case !ok || ended.ExitCode() < 0: // podman did not run, or was stopped
+		return false, osimage.Failing(doing, output, err)
+	case ended.ExitCode() == 1:
+		return false, nil
+	}
+	// podman's texts are not those of registries.
+	return false, wrapFailed(doing, err)
 }

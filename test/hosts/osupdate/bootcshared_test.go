@@ -253,7 +253,8 @@ func TestImagesThatAnImageIsBoundToAreThereWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	bound := derived(ctx, t, n, "bound", map[string]string{
-		"/usr/share/containers/systemd/app.container": "[Container]\nImage=" + app + "\n",
+		"/usr/lib/app/app.container":                  "[Container]\nImage=" + app + "\n",
+		"/usr/share/containers/systemd/app.container": "-> ../../../lib/app/app.container",
 		"/usr/lib/bootc/bound-images.d/app.container": "-> /usr/share/containers/systemd/app.container"})
 	stored := func() bool {
 		t.Helper()
