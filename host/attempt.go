@@ -271,7 +271,11 @@ func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	default:
 		var err error
 		if u.road, err = h.road(ctx); err != nil {
-			back, looking := h.existing(ctx, a)
+			var back *wayBack
+			var looking error
+			if errors.As(err, new(*ostree.Unsupported)) { // the way back loses later changes of /etc
+				back, looking = h.existing(ctx, a)
+			}
 			if back == nil {
 				return errors.Join(fmt.Errorf("this change needs a new deployment: %w", err), looking)
 			}
