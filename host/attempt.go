@@ -271,7 +271,11 @@ func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	default:
 		var err error
 		if u.road, err = h.road(ctx); err != nil {
-			back, looking := h.existing(ctx, a)
+			var back *wayBack
+			var looking error
+			if errors.As(err, new(*ostree.Unsupported)) { // the way back loses later changes of /etc
+				back, looking = h.existing(ctx, a)
+			}
 			if back == nil {
 				return errors.Join(fmt.Errorf("this change needs a new deployment: %w", err), looking)
 			}
@@ -300,19 +304,24 @@ func composes(_ *Host, a *attempt) bool {
 	return changes(p, plan.OSImage) || changes(p, plan.KernelType) || changes(p, plan.Extensions)
 }
 
-// composeOS brings another OS to the disk, and refuses one from which the host could not be taken back. An OS that has
-// run here is not judged.
-func (h *Host) composeOS(ctx context.Context, a *attempt) error {
-	if err := h.prepareOS(ctx, a); err != nil || a.back != nil || a.update.request.Checksum == a.booted.Checksum {
-		return err
+// judgeOS refuses an OS from which the host could not be taken back. An OS that has run here is not judged.
+func (h *Host) judgeOS(ctx context.Context, a *attempt) error {
+	wanted := a.update.request
+	if a.back != nil || wanted.Checksum == a.booted.Checksum {
+		return nil
 	}
-	if err := h.plain.Judge(ctx, a.update.request.Checksum); err != nil {
-		if ostree.ClassOf(err) == ostree.Invalid {
-			err = errors.Join(err, h.letGo(ctx, a.cfg.Digest))
-		}
-		return notComposed(a.result.Plan, osField(a.result.Plan), err)
+	return h.unfit(ctx, a, h.plain.Judge(ctx, wanted.Checksum, wanted.KernelArguments))
+}
+
+// unfit returns the error of an OS, which is removed where it can't be had.
+func (h *Host) unfit(ctx context.Context, a *attempt, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	if ostree.ClassOf(err) == ostree.Invalid {
+		err = errors.Join(err, h.letGo(ctx, a.cfg.Digest))
+	}
+	return notComposed(a.result.Plan, osField(a.result.Plan), err)
 }
 
 // existing returns the deployment of a configuration that has run here, where no new one can be made for it; nil where
@@ -478,8 +487,13 @@ func (h *Host) stageFiles(ctx context.Context, a *attempt) error {
 	return a.operation.Stage(ctx)
 }
 
+// materialise makes the deployment. One that would not boot is gone again, and refused as the OS is before a drain.
 func (h *Host) materialise(ctx context.Context, a *attempt) error {
-	return a.operation.Materialise(ctx)
+	err := a.operation.Materialise(ctx)
+	if errors.As(err, new(*ostree.Unfit)) {
+		return h.unfit(ctx, a, err)
+	}
+	return err
 }
 
 func (h *Host) commit(ctx context.Context, a *attempt) error { return a.operation.Commit(ctx) }

@@ -41,7 +41,7 @@ type failing int
 const (
 	failsSilently failing = iota // nothing: the host is unchanged
 	failsBefore                  // Unreconcilable or Degraded; nothing after drift or a refusal
-	failsAfter                   // Degraded, where the transaction itself has not recorded more
+	failsAfter                   // the same, where the transaction itself has not recorded more
 )
 
 // The roads with a boot, and those without.
@@ -82,11 +82,14 @@ var steps = []step{
 	{name: "return", do: (*Host).goTo, stages: true, roads: booting, fails: failsBefore,
 		when: "no deployment can be made, and the configuration has one", applies: returns,
 		does: "make that deployment the default, and boot it; its recovery does the rest"},
-	{name: "compose", do: (*Host).composeOS, stages: true, roads: booting, fails: failsBefore,
+	{name: "compose", do: (*Host).prepareOS, stages: true, roads: booting, fails: failsBefore,
 		when: "the OS changes", applies: composes, undo: "kept for the next try",
-		does: "bring the OS to the disk, under the lock of staging; refuse one that leaves no way back"},
+		does: "bring the OS to the disk, under the lock of staging"},
 	{name: "kernel arguments", do: (*Host).chooseArguments, stages: true, roads: booting, fails: failsBefore,
 		does: "decide the arguments of the new deployment, and which are ours"},
+	{name: "judge", do: (*Host).judgeOS, stages: true, roads: booting, fails: failsBefore,
+		when: "the OS changes", applies: composes,
+		does: "refuse an OS that would not boot with these arguments, or leaves no way back"},
 	{name: "space", do: (*Host).findSpace, stages: true, roads: booting, fails: failsBefore,
 		does: "refuse a deployment that has no room, and paths that do not survive the boot"},
 	{name: "check", do: (*Host).check, stages: true, only: true,
@@ -106,7 +109,7 @@ var steps = []step{
 		points: []string{"recorded", "begin", "stage PATH", "left out", "staged"}},
 	{name: "materialise", do: (*Host).materialise, roads: booting, fails: failsAfter,
 		undo:   "abort: the deployment is discarded",
-		does:   "make the deployment, with the configuration in its /etc",
+		does:   "make the deployment, with the configuration in its /etc, and look whether it would boot",
 		points: []string{"materialise", "deployed", "noted", "etc PATH", "etc written", "materialised"}},
 	{name: "commit", do: (*Host).commit, fails: failsAfter, undo: "withdraw, go back, or undo the journal",
 		does:   "decide, by one rename: the new deployment is the default, or the record says so",
@@ -195,7 +198,11 @@ func (h *Host) note(fails failing, r *transaction.Record, err error) {
 			h.engine().Fail(r, transaction.Degraded, err)
 		}
 	case failsAfter:
-		if r.Pending == nil && r.State != transaction.RolledBack && !errors.Is(err, errNotHeld) {
+		switch {
+		case r.Pending != nil || r.State == transaction.RolledBack || errors.Is(err, errNotHeld):
+		case unreachable:
+			h.engine().Fail(r, transaction.Unreconcilable, err)
+		default:
 			h.engine().Fail(r, transaction.Degraded, err)
 		}
 	}

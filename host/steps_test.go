@@ -132,7 +132,7 @@ func TestTheRecordSaysOfAFailedStepWhatItDidBefore(t *testing.T) {
 		failsSilently: "recover, refuse another update, refuse quarantined, stay, check, hooks, keep hooks, " +
 			"clear the force file, release the OS",
 		failsBefore: "read, compile, plan, refuse unreachable, other managers, choose the road, inhibitors, return, compose, " +
-			"kernel arguments, space",
+			"kernel arguments, judge, space",
 		failsAfter: "own units, baseline, stage, materialise, commit, take effect, reboot",
 	}
 	got := map[failing][]string{}

@@ -163,7 +163,7 @@ func TestLockIsWaitedForWithALimitAndWithWords(t *testing.T) {
 func TestToolThatWaitsForTheLockNamesItsHolder(t *testing.T) {
 	root, _ := locked(t)
 	hangs := func(ctx context.Context, _ ...string) ([]byte, error) { return Exec(ctx, "sleep", "10") }
-	run := NewPlain(nil, root).Bounded(hangs, Limits{Ask: time.Minute, Change: 10 * time.Millisecond})
+	run := NewPlain(nil, root).Bounded(hangs, Limits{Ask: time.Minute, Deploy: 10 * time.Millisecond})
 	output, err := run(t.Context(), "ostree", "admin", "cleanup")
 	err = Failing("cleaning up", output, err)
 	if want := fmt.Sprintf("(process %d", os.Getpid()); ClassOf(err) != Retryable || !strings.Contains(err.Error(), want) ||

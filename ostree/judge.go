@@ -11,8 +11,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // The files that say how the root of a deployment is set up. The one in /etc, as a whole, comes before the image's own.
@@ -26,15 +24,18 @@ const (
 // groups are the groups of a GLib key file, each with its keys.
 type groups map[string]map[string]string
 
-// unfit is why a deployment of a commit must not be made: from there this host could not be taken back.
-type unfit struct {
-	file, option string // option may be empty
+// Unfit is why a deployment of a commit must not boot: from there this host could not be taken back.
+type Unfit struct {
+	file, option string // option may be empty; without a file it is a kernel argument
 	why, do      string
 }
 
-func (e *unfit) Error() string {
+func (e *Unfit) Error() string {
 	at := "the image's " + e.file
-	if e.option != "" {
+	switch {
+	case e.file == "":
+		at = "the kernel argument " + e.option
+	case e.option != "":
 		at = e.option + " in " + at
 	}
 	return fmt.Sprintf("%s: %s; %s", at, e.why, e.do)
@@ -42,8 +43,9 @@ func (e *unfit) Error() string {
 
 // Judge refuses, with an Error of the class Invalid, a commit from which this host could not be taken back: the commit
 // makes /etc transient, has a root that this host can't set up, has no kernel for the boot loader's entries, or lacks
-// ostree. The commit's own files decide. Four forks, and one more for a signed root.
-func (p *Plain) Judge(ctx context.Context, checksum string) error {
+// ostree. The commit's own files and the kernel arguments of its deployment decide. Four forks, and one more for a
+// signed root. CheckRoot decides what only the deployment itself shows.
+func (p *Plain) Judge(ctx context.Context, checksum string, arguments []string) error {
 	doing := "judging " + checksum
 	own, err := p.configIn(ctx, doing, checksum, ownRootConfig)
 	if err != nil {
@@ -57,10 +59,14 @@ func (p *Plain) Judge(ctx context.Context, checksum string) error {
 	if err != nil {
 		return err
 	}
-	if refusal := judgeRoot(own, given, here); refusal != nil {
+	demand, refusal := demanded(own, arguments)
+	if refusal == nil {
+		refusal = errors.Join(judgeEtc(own, given, here), judgeComposefs(demand, here))
+	}
+	if refusal != nil {
 		return &Error{Class: Invalid, Doing: doing, Err: refusal}
 	}
-	if composefs(own) == composefsSigned {
+	if demand.level == composefsSigned {
 		if err := p.judgeSignature(ctx, doing, checksum); err != nil {
 			return err
 		}
@@ -75,7 +81,8 @@ type rootHere struct {
 	kept      bool   // the running /etc's differs from what that /etc began with, so that a new /etc has it too
 	version   string // of ostree
 	composefs bool   // ostree can make the image of a composefs root
-	verity    bool   // the image of the booted root is protected by fs-verity
+	unasked   bool   // ostree makes one only where the configuration of the repository asks, which it does not
+	verity    bool   // the file system of the repository has fs-verity
 }
 
 func (p *Plain) rootHere(ctx context.Context) (here rootHere, err error) {
@@ -105,61 +112,30 @@ func (p *Plain) rootHere(ctx context.Context) (here rootHere, err error) {
 		return here, err
 	}
 	here.composefs = slices.Contains(*p.features.Load(), "composefs")
-	all, err := p.Status(ctx)
-	if err != nil {
-		return here, err
+	if older(here.version, needsVersionComposefs) {
+		repo, err := p.keyFile("/ostree/repo/config")
+		if err != nil {
+			return here, err
+		}
+		wanted := repo["ex-integrity"]["composefs"]
+		here.unasked = !isTrue(wanted) && wanted != "maybe"
 	}
-	if at := slices.IndexFunc(all, func(d Deployment) bool { return d.Booted }); at >= 0 {
-		var st unix.Statx_t
-		err := unix.Statx(unix.AT_FDCWD, p.host(all[at].Dir+"/.ostree.cfs"), 0, unix.STATX_BASIC_STATS, &st)
-		here.verity = err == nil && st.Attributes&unix.STATX_ATTR_VERITY != 0
-	}
+	here.verity = hasVerity(p.host("/ostree/repo/config"))
 	return here, nil
 }
 
-// What a root demands of composefs.
-const (
-	composefsOn     = "yes"
-	composefsVerity = "verity"
-	composefsSigned = "signed"
-)
-
-// composefs returns what the boot demands, "" if it does without composefs where that is not there.
-func composefs(config groups) string {
-	switch enabled := config["composefs"]["enabled"]; enabled {
-	case composefsVerity, composefsSigned:
-		return enabled
-	case "yes", "true", "1":
-		return composefsOn
-	}
-	return ""
-}
-
-// judgeRoot returns why the root of a new deployment leaves no way back, nil if it leaves one. own and given are the
-// two files of the commit.
-func judgeRoot(own, given groups, here rootHere) error {
+// judgeEtc returns why no deployment would keep an /etc of its own, nil if each one does. own and given are the two
+// files of the commit.
+func judgeEtc(own, given groups, here rootHere) error {
 	const lost = "no deployment keeps an /etc of its own, so this host could not be taken back to a configuration"
 	const option, do = "etc.transient", "use an image without it"
 	if isTrue(given["etc"]["transient"]) && !here.kept {
-		return &unfit{givenRootConfig, option, lost, do}
+		return &Unfit{givenRootConfig, option, lost, do}
 	}
 	// A file in /etc reaches the initramfs only where somebody has seen to that. A host on which it takes effect shows it.
 	overridden := here.etc != nil && !isTrue(here.etc["etc"]["transient"]) && isTrue(here.own["etc"]["transient"])
 	if isTrue(own["etc"]["transient"]) && !overridden {
-		return &unfit{ownRootConfig, option, lost, do}
-	}
-	demand := composefs(own)
-	if demand == "" {
-		return nil
-	}
-	asked := "composefs.enabled=" + demand
-	switch {
-	case !here.composefs:
-		return &unfit{ownRootConfig, asked, "the host's ostree " + here.version + " makes no composefs roots, so it " +
-			"would not boot", "go to an image that has such an ostree and does without the option, and then to this one"}
-	case demand != composefsOn && !here.verity:
-		return &unfit{ownRootConfig, asked, "the booted root is not protected by fs-verity, so it would not boot",
-			"use an image with composefs.enabled=yes, or install the host anew with fs-verity"}
+		return &Unfit{ownRootConfig, option, lost, do}
 	}
 	return nil
 }
@@ -169,7 +145,7 @@ func (p *Plain) judgeSignature(ctx context.Context, doing, checksum string) erro
 	const key = "ostree.sign.ed25519"
 	output, err := p.run(ctx, "ostree", "show", "--print-detached-metadata-key="+key, checksum)
 	if command, ok := errors.AsType[*CommandError](err); ok && strings.Contains(command.Stderr, "No such metadata key") {
-		return &Error{Class: Invalid, Doing: doing, Err: &unfit{ownRootConfig, "composefs.enabled=" + composefsSigned,
+		return &Error{Class: Invalid, Doing: doing, Err: &Unfit{ownRootConfig, "composefs.enabled=" + composefsSigned,
 			"the commit has no " + key + ", so it would not boot",
 			"use a signed commit, without packages that are layered on the host"}}
 	}
@@ -181,34 +157,59 @@ func (p *Plain) judgePrograms(ctx context.Context, doing, checksum string) error
 	const tool = "/usr/bin/ostree"
 	there, err := p.filesIn(ctx, doing, checksum, tool)
 	if err == nil && len(there) == 0 {
-		err = &Error{Class: Invalid, Doing: doing, Err: &unfit{tool, "",
+		err = &Error{Class: Invalid, Doing: doing, Err: &Unfit{tool, "",
 			"it is missing, and without it the host could not be taken back", "install ostree into the image"}}
 	}
 	if err != nil {
 		return err
 	}
+	names, err := p.kernelsIn(ctx, doing, checksum)
+	if err != nil {
+		return err
+	}
 	unified := ""
-	for _, dir := range []string{"/usr/lib/modules", "/usr/lib/ostree-boot", "/boot"} {
-		there, err := p.filesIn(ctx, doing, checksum, dir)
-		if err != nil {
-			return err
+	for _, name := range names {
+		if strings.HasPrefix(path.Base(name), "vmlinuz") {
+			return nil
 		}
-		for _, name := range there {
-			if strings.HasPrefix(path.Base(name), "vmlinuz") {
-				return nil
-			}
-			if path.Ext(name) == ".efi" && strings.Contains(name, "/EFI/Linux/") {
-				unified = name
-			}
+		if path.Ext(name) == ".efi" && strings.Contains(name, "/EFI/Linux/") {
+			unified = name
 		}
 	}
-	refusal := &unfit{"/usr/lib/modules/VERSION/vmlinuz", "",
+	refusal := &Unfit{"/usr/lib/modules/VERSION/vmlinuz", "",
 		"it is missing, and the boot loader's entries of this host need it", "use an image with a kernel"}
 	if unified != "" {
 		refusal.why, refusal.do = "the image is sealed: "+unified+" has its kernel, for which this host's boot loader has "+
 			"no entries", "use an image that is not sealed, or install the host anew from it"
 	}
 	return &Error{Class: Invalid, Doing: doing, Err: refusal}
+}
+
+// kernelsIn returns the paths in the directories of a commit where kernels may be. The modules below a kernel are too
+// many to be listed. Two forks where the kernel is in its usual place.
+func (p *Plain) kernelsIn(ctx context.Context, doing, checksum string) (names []string, err error) {
+	const modules = "/usr/lib/modules"
+	versions, err := p.filesIn(ctx, doing, checksum, modules)
+	if err != nil {
+		return nil, err
+	}
+	dirs := []string{"/usr/lib/ostree-boot", "/boot", "/boot/EFI/Linux"}
+	for _, dir := range slices.Backward(versions) {
+		if path.Dir(dir) == modules {
+			dirs = slices.Insert(dirs, 0, dir)
+		}
+	}
+	for _, dir := range dirs {
+		there, err := p.filesIn(ctx, doing, checksum, dir)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, there...)
+		if slices.ContainsFunc(there, func(name string) bool { return strings.HasPrefix(path.Base(name), "vmlinuz") }) {
+			break
+		}
+	}
+	return names, nil
 }
 
 // missing are what ostree says of a path that a commit does not have.
@@ -232,9 +233,9 @@ func (p *Plain) configIn(ctx context.Context, doing, checksum, at string) (group
 	return ParseKeyFile(string(text)), nil
 }
 
-// filesIn returns the paths at and below a path of a commit, none if the commit does not have it. One fork.
+// filesIn returns a path of a commit and what is in that directory, none if the commit does not have it. One fork.
 func (p *Plain) filesIn(ctx context.Context, doing, checksum, at string) ([]string, error) {
-	output, err := p.run(ctx, "ostree", "ls", "--recursive", "--nul-filenames-only", checksum, at)
+	output, err := p.run(ctx, "ostree", "ls", "--nul-filenames-only", checksum, at)
 	if lacks(err) {
 		return nil, nil
 	}

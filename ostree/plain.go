@@ -298,8 +298,8 @@ type Request struct {
 }
 
 // Materialise makes a deployment with its own /etc, merged now from the booted one's, and does not make it the default.
-// Materialise verifies that the new deployment has the requested arguments. A failed call may leave a deployment, which
-// does not boot by itself. The repository is not pruned: Cleanup does that. Three forks.
+// Materialise verifies that the new deployment has the requested arguments and would boot. A failed call may leave a
+// deployment, which does not boot by itself. The repository is not pruned: Cleanup does that. Three forks.
 func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployment, err error) {
 	doing := fmt.Sprintf("materialising %s of %s", request.Checksum, request.OS)
 	if err := request.check(); err != nil {
@@ -329,6 +329,9 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployme
 	made, err = request.made(before, after)
 	if err != nil {
 		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	if err := p.CheckRoot(made, request.KernelArguments); err != nil {
+		return Deployment{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	return made, nil
 }

@@ -388,7 +388,7 @@ func TestAToolThatHangsIsAnErrorInTime(t *testing.T) {
 		Deploy: 30 * time.Millisecond, Pull: 40 * time.Millisecond})
 	for command, names := range map[string]string{"ostree --version": "10ms", "ostree admin status --json": "10ms",
 		"ostree rev-parse x": "10ms", "ostree admin set-default 1": "20ms", "ostree admin undeploy 1": "20ms",
-		"ostree admin cleanup": "20ms", "ostree pull a b": "40ms", "ostree admin deploy x": "30ms", "podman ps": "20ms"} {
+		"ostree admin cleanup": "30ms", "ostree ls x": "20ms", "ostree pull a b": "40ms", "ostree admin deploy x": "30ms", "podman ps": "20ms"} {
 		output, err := run(t.Context(), strings.Fields(command)...)
 		err = Failing("going back", output, err)
 		if ClassOf(err) != Retryable || !strings.Contains(err.Error(), "within "+names) {

@@ -46,7 +46,7 @@ const SearchPath = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin
 type Limits struct {
 	Ask    time.Duration // a question, which takes well below a second
 	Change time.Duration // a change of the host's disk, which takes a sync
-	Deploy time.Duration // a deployment, which takes a checkout and a kernel
+	Deploy time.Duration // a deployment, which takes a checkout and a kernel, or the removal of some
 	Pull   time.Duration // a copy from elsewhere, over any line
 }
 
@@ -60,9 +60,11 @@ func (l Limits) of(argv []string) time.Duration {
 		return l.Change
 	case argv[1] == "pull":
 		return l.Pull
+	case argv[1] == "ls": // of all modules of a kernel, on any disk
+		return l.Change
 	case argv[1] != "admin" || len(argv) < 3 || argv[2] == "status":
 		return l.Ask
-	case argv[2] == "deploy":
+	case argv[2] == "deploy", argv[2] == "cleanup":
 		return l.Deploy
 	}
 	return l.Change

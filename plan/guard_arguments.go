@@ -13,6 +13,9 @@ import (
 // bare are arguments without a value that lead systemd to a target which never comes into service.
 var bare = []string{"emergency", "-b", "rescue", "single", "-s", "s", "S", "1", "rd.emergency", "rd.rescue", "rd.break"}
 
+// optional are the values of ostree.prepare-root.composefs with which a host boots also without composefs.
+var optional = []string{"maybe", "no", "false", "0"}
+
 // argument returns why a host that boots with a kernel argument would not start the agent's units, and "" if it would.
 func argument(a string) string {
 	a = strings.ReplaceAll(a, `"`, "")
@@ -46,6 +49,9 @@ func argument(a string) string {
 		return "the initramfs would not lead to this host's own system; leave it out"
 	case key == "ostree":
 		return "the boot loader's entries say which deployment is booted; leave it out"
+	case key == "ostree.prepare-root.composefs" && valued && !slices.Contains(optional, value):
+		return "the root would not be mounted where ostree has made no such image of it; have the image demand it, in " +
+			"/usr/lib/ostree/prepare-root.conf"
 	case name == "systemd.set_credential" || name == "systemd.set_credential_binary":
 		return credentialArgument(a)
 	case valued && environment(a):

@@ -231,6 +231,8 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{arguments("systemd.volatile=yes"), "kernelArguments", "systemd.volatile"},
 		{arguments("init=/bin/sh"), "kernelArguments", "init=/bin/sh"},
 		{arguments("rdinit=/bin/sh"), "kernelArguments", "rdinit"},
+		{arguments("ostree.prepare-root.composefs=1"), "kernelArguments", "composefs=1"},
+		{arguments("ostree.prepare-root.composefs=signed"), "kernelArguments", "prepare-root.conf"},
 		{arguments("ostree=/ostree/boot.0/x"), "kernelArguments", "ostree="},
 		{arguments("SYSTEMD_UNIT_PATH=/x"), "kernelArguments", "SYSTEMD_UNIT_PATH"},
 	} {
@@ -291,6 +293,7 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 			"systemd.set_credential=systemd.extra-unit.x.service:[Service]", "systemd.set_credential_binary=tmpfiles.extra:-"),
 		aFile("/etc/credstore/other", "R! /var/lib"),
 		arguments("systemd.unit=multi-user.target", "3", "quiet", "init=/usr/lib/systemd/systemd", "systemd.mask=cups.service",
+			"ostree.prepare-root.composefs=0",
 			"rd.systemd.unit=initrd.target", "systemd.volatile=no", "rd.shell", "console=ttyS0", "systemd.wants=x.service",
 			"rd.emergency=halt", "selinux=1", "single_pcpu=1"),
 	} {

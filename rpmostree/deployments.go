@@ -82,10 +82,14 @@ func (d *Deployments) SetDefault(ctx context.Context, id string) error {
 	return d.Plain.SetDefault(ctx, id)
 }
 
-// Stage stages a commit with exactly these kernel arguments.
+// Stage stages a commit with exactly these kernel arguments. The deployment stays locked where it would not boot.
 func (d *Deployments) Stage(ctx context.Context, checksum string, arguments []string) (ostree.Deployment, error) {
 	d.known = nil
-	return d.Driver.Stage(ctx, checksum, arguments)
+	staged, err := d.Driver.Stage(ctx, checksum, arguments)
+	if err != nil {
+		return staged, err
+	}
+	return staged, d.CheckRoot(staged, arguments)
 }
 
 // Release lets the staged deployment boot after the next orderly shutdown.

@@ -73,6 +73,47 @@ func TestAnImageThatLeavesNoWayBackIsRefused(t *testing.T) {
 	settled(ctx, t, n, "fit")
 }
 
+// TestADeploymentThatWouldNotBootIsRefused has an ostree that promises composefs roots and, for an argument, makes none.
+// Only the deployment shows that.
+func TestADeploymentThatWouldNotBootIsRefused(t *testing.T) {
+	ctx, n := onA(t)
+	put(t, n, "/var/tmp/ostree", "#!/bin/sh\n/var/tmp/ostree.real \"$@\" || exit\n[ \"$1\" != --version ] || echo '  - composefs'\n", 0o755)
+	if out, exit := shell(ctx, t, n, "cp /usr/bin/ostree /var/tmp/ostree.real && mount --bind /var/tmp/ostree /usr/bin/ostree"); exit != 0 {
+		t.Fatal(out)
+	}
+	entries, err := filepath.Glob(filepath.Join(n.Sysroot(), "boot/loader/entries/*.conf"))
+	if err != nil || len(entries) == 0 {
+		t.Fatal(entries, err)
+	}
+	for _, entry := range entries {
+		text, err := os.ReadFile(entry)
+		given := strings.Replace(string(text), "options ", "options ostree.prepare-root.composefs=1 ", 1)
+		if err = errors.Join(err, os.WriteFile(entry, []byte(given), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := deployments(ctx, t, n)
+	at, err := n.Document("unfit.json", mc("composefs", `{"osImageURL":"`+lab.RefV2+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, text, exit, err := n.Agent(ctx, "stage", "--config", at); err != nil || exit != 0 {
+		t.Fatalf("stage, which can't know: exit %d, %v, %s", exit, err, text)
+	}
+	const says = "the kernel argument ostree.prepare-root.composefs=1: the host's ostree has made no .ostree.cfs"
+	_, text, exit, err := n.Agent(ctx, "apply", "--config", at)
+	if err != nil || exit != 3 || !strings.Contains(text, "osImageURL: ") || !strings.Contains(text, says) {
+		t.Errorf("apply: exit %d, %v, %s", exit, err, text)
+	}
+	s, err := n.Status(ctx)
+	if err != nil || s.State != transaction.Unreconcilable || s.Config.Pending != "" || s.Config.Committed != "a" {
+		t.Errorf("%+v %v", s, err)
+	}
+	if got := deployments(ctx, t, n); !slices.Equal(got, before) {
+		t.Errorf("%v, before %v", got, before)
+	}
+}
+
 // TestAHostThatCannotMakeADeploymentGoesBackToOne is about hosts on which no deployment can be made any more: what is
 // on the disk already is gone back to.
 func TestAHostThatCannotMakeADeploymentGoesBackToOne(t *testing.T) {
