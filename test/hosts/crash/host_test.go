@@ -3,6 +3,7 @@
 package crash
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -157,7 +158,12 @@ func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHo
 		}
 	}
 	for _, name := range []string{"a", "b"} {
-		if want := "x-options-source-noderefit both=1 crash." + name + "=1; x-options-source-tuned crash.tuned=1"; h.sides[name].owners != want {
+		owned := "crash." + name + "=1"
+		if bytes.Contains(docs[name], []byte(`"both=1"`)) {
+			owned = "both=1 " + owned
+		}
+		want := "x-options-source-noderefit " + owned + "; x-options-source-tuned crash.tuned=1"
+		if h.sides[name].owners != want {
 			t.Fatalf("owners on %s are %q, want %q", name, h.sides[name].owners, want)
 		}
 	}
