@@ -162,8 +162,9 @@ func (d deployment) system() osimage.System {
 }
 
 // of returns the deployment with a commit, of those on which the next one can be built; nil if neither has the commit.
+// The booted one comes first: a deployment that others have staged may have its commit too, with requests of its own.
 func (s hostStatus) of(checksum string) *deployment {
-	for _, d := range []deployment{s.first(), s.booted()} {
+	for _, d := range []deployment{s.booted(), s.first()} {
 		if d.Checksum == checksum {
 			return &d
 		}
