@@ -59,7 +59,7 @@ type DeploymentStatus struct {
 	Default bool   `json:"default"`
 	// Staged means that the next orderly shutdown makes the deployment the default, unless it is Locked.
 	Staged          bool     `json:"staged"`
-	Locked          bool     `json:"locked,omitempty"`
+	Locked          bool     `json:"locked"`
 	Version         string   `json:"version,omitempty"`
 	Config          string   `json:"config,omitempty"`
 	KernelArguments []string `json:"kernelArguments"`

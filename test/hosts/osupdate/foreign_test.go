@@ -62,7 +62,8 @@ func TestWhatAnAdministratorHasStagedIsToldAndLost(t *testing.T) {
 	}
 	staged := s.Deployments[0].ID
 	out, _, _, err := n.Agent(ctx, "status", "-o", "json")
-	if err != nil || strings.Count(out, `"staged": true`) != 1 || strings.Contains(out, `"locked"`) {
+	if err != nil || strings.Count(out, `"staged": true`) != 1 || strings.Contains(out, `"locked": true`) ||
+		strings.Count(out, `"locked": false`) != len(s.Deployments) {
 		t.Errorf("status: %v %s", err, out)
 	}
 
