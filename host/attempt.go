@@ -165,7 +165,15 @@ func (h *Host) readBooted(ctx context.Context, a *attempt) (err error) {
 	}
 	all, err := h.deployments.Status(ctx)
 	a.line, a.wishing = ostree.NextCommandLine(all)
-	return err
+	if err != nil || len(a.wishing) == 0 {
+		return err
+	}
+	// On the staged road rpm-ostree copies the keys of the booted deployment: new arguments of others would lose their
+	// owner.
+	if road, _ := h.road(ctx); road != transaction.RoadSwitch {
+		a.line, a.wishing = ostree.CommandLine{Arguments: a.booted.KernelArguments, Extra: a.booted.Extra}, nil
+	}
+	return nil
 }
 
 func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
