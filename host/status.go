@@ -5,7 +5,6 @@ package host
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -143,12 +142,11 @@ func (h *Host) stagedDigest() (config, os string) {
 	if h.composer == nil {
 		return "", ""
 	}
-	data, err := h.root.ReadFile(StagedPath)
-	if errors.Is(err, fs.ErrNotExist) {
+	s, err := h.staged()
+	switch {
+	case err == nil && (s == nil || s.lineAlone()):
 		return "", ""
-	}
-	var s staged
-	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest == "" {
+	case err != nil || s.Digest == "":
 		return "unknown", ""
 	}
 	return s.Digest, osDigest(s.Composed)
