@@ -114,7 +114,7 @@ func TestWhoseKernelArgumentsAreIsCarriedAlong(t *testing.T) {
 	}
 	out, text, exit, err := n.Agent(ctx, "plan", "--desired", at)
 	if err != nil || exit != 0 || !strings.Contains(out, "kernel arguments of tuned are staged for the next boot") ||
-		strings.Contains(out, "Lost, ") {
+		strings.Contains(out, "Staged by others") {
 		t.Errorf("plan: %d %v %s%s", exit, err, out, text)
 	}
 	apply(ctx, t, n, mc("b", configB))

@@ -73,7 +73,7 @@ func TestWhatAnAdministratorHasStagedIsToldAndLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	const title = "Staged by others, and removed by this update:"
-	lost := staged + ": os/test with sysstat, and other kernel arguments"
+	lost := staged + ": os/test with sysstat, version v1, and other kernel arguments"
 	text, _, exit, err := n.Agent(ctx, "plan", "--desired", at)
 	if err != nil || !strings.Contains(text, title+"\n  "+lost+"\n") {
 		t.Errorf("plan: %d %v %s", exit, err, text)
