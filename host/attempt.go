@@ -165,6 +165,31 @@ func (h *Host) readBooted(ctx context.Context, a *attempt) (err error) {
 	}
 	all, err := h.deployments.Status(ctx)
 	a.line, a.wishing = ostree.NextCommandLine(all)
+	if err == nil && len(a.wishing) == 0 {
+		err = h.recallLine(ctx, a)
+	}
+	if err != nil || len(a.wishing) == 0 {
+		return err
+	}
+	// On the staged road rpm-ostree copies the keys of the booted deployment: new arguments of others would lose their
+	// owner.
+	if road, _ := h.road(ctx); road != transaction.RoadSwitch {
+		a.line, a.wishing = ostree.CommandLine{Arguments: a.booted.KernelArguments, Extra: a.booted.Extra}, nil
+	}
+	return nil
+}
+
+// recallLine reads what another owner of kernel arguments had staged, where a composition has removed that and nobody
+// has staged anything since.
+func (h *Host) recallLine(ctx context.Context, a *attempt) error {
+	s, err := h.staged()
+	if err != nil || s == nil || s.Line == nil || s.Booted != a.booted.ID {
+		return nil //nolint:nilerr // a record that can't be read recalls nothing
+	}
+	newer, err := h.deployments.Foreign(ctx)
+	if newer == nil && err == nil {
+		a.line, a.wishing = *s.Line, s.Line.Extra.Changed(a.booted.Extra)
+	}
 	return err
 }
 
@@ -306,11 +331,15 @@ func composes(_ *Host, a *attempt) bool {
 
 // judgeOS refuses an OS from which the host could not be taken back. An OS that has run here is not judged.
 func (h *Host) judgeOS(ctx context.Context, a *attempt) error {
-	wanted := a.update.request
-	if a.back != nil || wanted.Checksum == a.booted.Checksum {
+	return h.judgeCommit(ctx, a, a.update.request.Checksum)
+}
+
+// judgeCommit judges the commit of a composed OS with the kernel arguments of the update.
+func (h *Host) judgeCommit(ctx context.Context, a *attempt, checksum string) error {
+	if a.back != nil || checksum == a.booted.Checksum {
 		return nil
 	}
-	return h.unfit(ctx, a, h.plain.Judge(ctx, wanted.Checksum, wanted.KernelArguments))
+	return h.unfit(ctx, a, h.plain.Judge(ctx, checksum, a.update.request.KernelArguments))
 }
 
 // unfit returns the error of an OS, which is removed where it can't be had.
@@ -480,7 +509,7 @@ func (h *Host) stageFiles(ctx context.Context, a *attempt) error {
 				return files.OpenWritable(path.Join("/sysroot", d.Dir))
 			}})
 	case transaction.RoadStaged:
-		a.operation = e.NewStaged(a.record, h.staging(u, a.result))
+		a.operation = e.NewStaged(a.record, h.staging(a))
 	default:
 		a.operation = e.NewLive(a.record, u.Update, u.road)
 	}

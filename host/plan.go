@@ -117,7 +117,7 @@ func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 			p.NeedsFullReboot("the host: " + message.OneLine(err.Error()))
 		}
 	}
-	if p.Reboot && h.plain != nil && err == nil {
+	if p.Reboot && h.plain != nil && err == nil && len(a.wishing) == 0 {
 		p.Lost, err = h.loses(ctx, r)
 	}
 	return p, err

@@ -4,7 +4,6 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -73,18 +72,20 @@ func (h *Host) prepareStaged(ctx context.Context, a *attempt) error {
 	return err
 }
 
-// staging returns u as a transaction of the staged road.
-func (h *Host) staging(u *update, res *Result) transaction.Staged {
+// staging returns the update of a as a transaction of the staged road.
+func (h *Host) staging(a *attempt) transaction.Staged {
+	u := a.update
 	s := transaction.Staged{Update: u.Update, Booted: u.booted.ID, Release: h.deployments.Release, Reclaim: u.reclaim}
 	if u.deploys {
-		s.Stage = func(ctx context.Context) (ostree.Deployment, error) { return h.stageDeployment(ctx, u, res) }
+		s.Stage = func(ctx context.Context) (ostree.Deployment, error) { return h.stageDeployment(ctx, a) }
 	}
 	return s
 }
 
-// stageDeployment stages the deployment of u. A boot after the composition has lost what was staged; then
-// stageDeployment composes again, from content on the disk as far as possible.
-func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ostree.Deployment, error) {
+// stageDeployment stages the deployment of an update. A boot after the composition has lost what was staged; then
+// stageDeployment composes again, from content on the disk as far as possible, and judges another OS again.
+func (h *Host) stageDeployment(ctx context.Context, a *attempt) (ostree.Deployment, error) {
+	u, res := a.update, a.result
 	kept := staged{Digest: u.cfg.Digest, Booted: u.booted.ID, Composed: osimage.Composed{Checksum: u.request.Checksum},
 		Layers: u.Revision.Layers}
 	if u.want == nil {
@@ -109,6 +110,11 @@ func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ost
 	if err := errors.Join(h.keepStaged(kept), approves(u.cfg, u.approved, kept.Composed)); err != nil {
 		return d, err
 	}
+	if kept.Composed.Checksum != u.request.Checksum {
+		if err := h.judgeCommit(ctx, a, kept.Composed.Checksum); err != nil {
+			return d, err
+		}
+	}
 	d, err = h.deployments.Stage(ctx, kept.Composed.Checksum, u.request.KernelArguments)
 	return d, errors.Join(err, h.followStaged(d))
 }
@@ -119,14 +125,12 @@ func (h *Host) followStaged(d ostree.Deployment) error {
 	if d.Checksum == "" {
 		return nil // nothing was staged
 	}
-	var s staged
-	if data, err := h.root.ReadFile(StagedPath); err != nil {
-		return fmt.Errorf("reading what was staged: %w", err)
-	} else if err := json.Unmarshal(data, &s); err != nil || s.Composed.Checksum == d.Checksum {
+	s, err := h.staged()
+	if err != nil || s == nil || s.Composed.Checksum == d.Checksum {
 		return err
 	}
 	s.Composed.Checksum = d.Checksum
-	return h.keepStaged(s)
+	return h.keepStaged(*s)
 }
 
 // bootedEtc returns the paths of the pending configuration in the /etc that has booted, and the paths there that others

@@ -5,7 +5,6 @@ package host
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,7 +58,7 @@ type DeploymentStatus struct {
 	Default bool   `json:"default"`
 	// Staged means that the next orderly shutdown makes the deployment the default, unless it is Locked.
 	Staged          bool     `json:"staged"`
-	Locked          bool     `json:"locked,omitempty"`
+	Locked          bool     `json:"locked"`
 	Version         string   `json:"version,omitempty"`
 	Config          string   `json:"config,omitempty"`
 	KernelArguments []string `json:"kernelArguments"`
@@ -143,12 +142,11 @@ func (h *Host) stagedDigest() (config, os string) {
 	if h.composer == nil {
 		return "", ""
 	}
-	data, err := h.root.ReadFile(StagedPath)
-	if errors.Is(err, fs.ErrNotExist) {
+	s, err := h.staged()
+	switch {
+	case err == nil && (s == nil || s.lineAlone()):
 		return "", ""
-	}
-	var s staged
-	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest == "" {
+	case err != nil || s.Digest == "":
 		return "unknown", ""
 	}
 	return s.Digest, osDigest(s.Composed)

@@ -186,9 +186,30 @@ type staged struct {
 	Composed osimage.Composed `json:"composed"`
 	// Layers are our part of the composed OS, with the package names of the composed release.
 	Layers transaction.Layers `json:"layers,omitzero"`
-	// Line is what another owner of kernel arguments had staged: the composition removes that.
+	// Line is what another owner of kernel arguments had staged: the composition removes that. Line outlives the composed
+	// OS, until another deployment is booted. Then it is alone in the record, with Booted.
 	Line *ostree.CommandLine `json:"line,omitempty"`
 }
+
+// staged returns the record of what was composed, nil where there is none. A record that can't be parsed is empty, with
+// an error.
+func (h *Host) staged() (*staged, error) {
+	data, err := h.root.ReadFile(StagedPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading which OS was staged: %w", err)
+	}
+	s := &staged{}
+	if err := json.Unmarshal(data, s); err != nil {
+		return &staged{}, fmt.Errorf("reading which OS was staged: parsing %s: %w", StagedPath, err)
+	}
+	return s, nil
+}
+
+// lineAlone reports whether the record is of nothing but Line.
+func (s *staged) lineAlone() bool { return s.Digest == "" && s.Line != nil }
 
 func (h *Host) keepStaged(s staged) error {
 	data, err := json.Marshal(s)
@@ -224,22 +245,32 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 
 // letGo does the work of unstage under the lock of staging.
 func (h *Host) letGo(ctx context.Context, digest string) error {
-	data, err := h.root.ReadFile(StagedPath)
-	if errors.Is(err, fs.ErrNotExist) {
+	s, err := h.staged()
+	if s == nil {
+		return err
+	}
+	if err == nil && digest != "" && s.Digest != digest {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("reading which OS was staged: %w", err)
+	lasts := false
+	if s.Line != nil {
+		booted, err := h.booted(ctx)
+		if err != nil {
+			return err
+		}
+		lasts = s.Booted == booted.ID
 	}
-	var s staged
-	if json.Unmarshal(data, &s) == nil && digest != "" && s.Digest != digest {
-		return nil
+	if s.lineAlone() {
+		if lasts {
+			return nil
+		}
+		return h.root.Remove(StagedPath)
 	}
 	whole := s.Composed.Checksum != ""
 	if whole {
 		// From here on the staged OS is incomplete: an operation that continues after an interruption must see that.
 		s.Composed = osimage.Composed{}
-		if err := h.keepStaged(s); err != nil {
+		if err := h.keepStaged(*s); err != nil {
 			return err
 		}
 	}
@@ -254,18 +285,20 @@ func (h *Host) letGo(ctx context.Context, digest string) error {
 			return fmt.Errorf("removing the staged OS: %w", err)
 		}
 	}
+	if lasts {
+		return h.keepStaged(staged{Booted: s.Booted, Line: s.Line})
+	}
 	return h.root.Remove(StagedPath)
 }
 
 // stagedFor returns what was composed for the configuration, nil where there is nothing.
 func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want osimage.System) *staged {
-	var s staged
-	data, err := h.root.ReadFile(StagedPath)
-	if err != nil || json.Unmarshal(data, &s) != nil || s.Composed.Checksum == "" || s.Digest != cfg.Digest ||
-		s.Booted != booted || !reflect.DeepEqual(s.System, want) {
+	s, err := h.staged()
+	if err != nil || s == nil || s.Composed.Checksum == "" || s.Digest != cfg.Digest || s.Booted != booted ||
+		!reflect.DeepEqual(s.System, want) {
 		return nil
 	}
-	return &s
+	return s
 }
 
 // compose brings the system to the disk: the OS that was staged for this very configuration, or else the current
@@ -287,9 +320,6 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 				return osimage.Composed{}, err
 			}
 			want.layers = before.Layers
-			if before.Line != nil && len(a.wishing) == 0 {
-				a.update.line = *before.Line
-			}
 			return before.Composed, h.moved(ctx, cfg, want.System, before.Composed, res)
 		}
 	}
@@ -310,9 +340,9 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 	if err != nil {
 		return c, notComposed(res.Plan, field, err)
 	}
-	if before != nil && c.Checksum != before.Composed.Checksum {
+	if before != nil && osDigest(c) != osDigest(before.Composed) {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
-			"the image is %s now", field, before.Composed.Checksum, cfg.Name, c.Checksum))
+			"the image is %s now", field, osDigest(before.Composed), cfg.Name, osDigest(c)))
 	}
 	// The composed OS is kept even without approval: callers learn which OS it is, and use nothing else of it.
 	keep.Composed, keep.Layers = c, want.layers

@@ -53,6 +53,19 @@ func (e Extra) owners() map[string][]string {
 	return out
 }
 
+// Changed returns the other owners whose arguments in e are not those that they have in before.
+func (e Extra) Changed(before Extra) (names []string) {
+	was, is := before.owners(), e.owners()
+	all := maps.Clone(was)
+	maps.Copy(all, is)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if !slices.Equal(was[name], is[name]) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // CommandLine is kernel arguments, and whose they are.
 type CommandLine struct {
 	Arguments []string `json:"arguments"`
@@ -72,14 +85,7 @@ func NextCommandLine(all []Deployment) (line CommandLine, wishing []string) {
 	if staged < 0 || all[booted].Checksum != all[staged].Checksum || all[booted].OS != all[staged].OS {
 		return line, nil
 	}
-	before, after := all[booted].Extra.owners(), all[staged].Extra.owners()
-	names := maps.Clone(before)
-	maps.Copy(names, after)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if !slices.Equal(before[name], after[name]) {
-			wishing = append(wishing, name)
-		}
-	}
+	wishing = all[staged].Extra.Changed(all[booted].Extra)
 	if len(wishing) == 0 || !slices.Equal(all[booted].others(), all[staged].others()) {
 		return line, nil
 	}

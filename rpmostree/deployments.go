@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
@@ -169,12 +170,22 @@ func (d *Deployments) Foreign(ctx context.Context) (*ostree.Deployment, error) {
 // Describe returns a deployment in words for people, with what makes it another than the booted one. On a host with
 // rpm-ostree the answer costs a fork.
 func (d *Deployments) Describe(ctx context.Context, one ostree.Deployment) string {
-	what := cmp.Or(one.Refspec, "version "+cmp.Or(one.Version, "unknown"))
+	var words []string
+	if one.Refspec != "" {
+		words = append(words, one.Refspec)
+	}
+	if one.Version != "" || one.Refspec == "" {
+		words = append(words, "version "+cmp.Or(one.Version, "unknown"))
+	}
 	if d.Driver != nil {
-		if system, err := d.Driver.Of(ctx, one.ID); err == nil {
-			what = describe(system.Image, system.Packages, system.Removed)
+		if system, local, err := d.Driver.read(ctx, one.ID); err == nil {
+			words = append([]string{describe(system.Image, system.Packages, system.Removed)}, local.words()...)
+			if one.Version != "" {
+				words = slices.Insert(words, 1, "version "+one.Version)
+			}
 		}
 	}
+	what := strings.Join(words, ", ")
 	booted := slices.IndexFunc(d.known, func(other ostree.Deployment) bool { return other.Booted })
 	if booted >= 0 && len(one.KernelArguments) > 0 &&
 		!slices.Equal(one.KernelArguments, d.known[booted].KernelArguments) {

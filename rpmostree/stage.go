@@ -232,20 +232,26 @@ func reduce(present, rest []string) ([]string, error) {
 // Of returns what a deployment contains, with exactly the image that is there. The image has its digest or checksum
 // where the booted image has the same name and other content. One fork.
 func (r *Driver) Of(ctx context.Context, id string) (osimage.System, error) {
+	system, _, err := r.read(ctx, id)
+	return system, err
+}
+
+// read is Of, with the changes that a System does not describe.
+func (r *Driver) read(ctx context.Context, id string) (osimage.System, localChanges, error) {
 	doing := "reading what " + id + " is"
 	s, err := r.status(ctx, doing)
 	if err != nil {
-		return osimage.System{}, err
+		return osimage.System{}, localChanges{}, err
 	}
 	at := slices.IndexFunc(s.Deployments, func(d deployment) bool { return d.id() == id })
 	if at < 0 {
-		return osimage.System{}, &ostree.Error{Class: ostree.Invalid, Doing: doing,
+		return osimage.System{}, localChanges{}, &ostree.Error{Class: ostree.Invalid, Doing: doing,
 			Err: errors.New("there is no such deployment")}
 	}
-	system, now := s.Deployments[at].system(), s.booted().system()
+	system, now, local := s.Deployments[at].system(), s.booted().system(), s.Deployments[at].localChanges
 	image, err := osimage.ParseImage(system.Image)
 	if err != nil || !now.Runs(system.Image) || now.Reported == system.Reported || system.Reported == "" {
-		return system, nil //nolint:nilerr // the name is all that there is
+		return system, local, nil //nolint:nilerr // the name is all that there is
 	}
 	if image.Kind == osimage.OSTreeCommit {
 		image.Ref, image.Checksum = "", system.Reported
@@ -253,7 +259,7 @@ func (r *Driver) Of(ctx context.Context, id string) (osimage.System, error) {
 		image.Tag, image.Digest = "", system.Reported
 	}
 	system.Image = image.String()
-	return system, nil
+	return system, local, nil
 }
 
 // MakeDefault makes a deployment with a boot entry boot next, for an ostree that has no command for this. rpm-ostree

@@ -111,6 +111,24 @@ func TestDeploymentsHaveTheSameContentWhateverTheirCommitsAre(t *testing.T) {
 	}
 }
 
+// An administrator's request for a package that the base has makes a deployment with the booted commit.
+func TestRequestThatChangesNoCommitIsNotTakenForWhatRuns(t *testing.T) {
+	one := strings.Repeat("1", 64)
+	booted := deployment{OS: "os", Checksum: one, Booted: true}
+	theirs := deployment{OS: "os", Checksum: one, Serial: 1, Staged: true, Packages: []string{"bash"}}
+	for _, locked := range []bool{false, true} {
+		s := hostStatus{Deployments: []deployment{theirs, booted}, listed: []ostree.Deployment{
+			{ID: theirs.id(), OS: "os", Checksum: one, Staged: true, Locked: locked, KernelArguments: []string{"theirs"}},
+			{ID: booted.id(), OS: "os", Checksum: one, Booted: true, KernelArguments: []string{"a"}},
+		}}
+		steps, d, err := remainingArguments(s, *s.of(one), []string{"a", "b"})
+		want := [][]string{cleanupPending, {"rpm-ostree", "kargs", "--append=b", ostree.WithLock}}
+		if err != nil || d.ID != booted.id() || !slices.EqualFunc(steps, want, slices.Equal[[]string]) {
+			t.Errorf("locked %t: %q on %s, %v", locked, steps, d.ID, err)
+		}
+	}
+}
+
 func TestDefaultIsMadeByWhatRPMOSTreeChoosesByItself(t *testing.T) {
 	const rollback, cleanup = "rpm-ostree rollback", "rpm-ostree cleanup -p"
 	// The first that is not staged is the default, * runs, + is staged, and x/ is another OS.

@@ -69,6 +69,31 @@ type localChanges struct {
 	InitramfsFiles     []string        `json:"initramfs-etc"`
 }
 
+// words returns the changes in words for people.
+func (l localChanges) words() (words []string) {
+	list := func(what string, requests []string) {
+		var names []string
+		for _, request := range requests { // the checksum of a file of rpm, a colon, and the package
+			if _, name, found := strings.Cut(request, ":"); found {
+				request = name
+			}
+			names = append(names, request)
+		}
+		if len(names) > 0 {
+			words = append(words, what+" "+strings.Join(sorted(names), ", "))
+		}
+	}
+	list("the local packages", slices.Concat(l.LocalPackages, l.LocalFileOverrides))
+	list("the local replacements", l.LocalReplacements)
+	if remote := compact(l.RemoteReplacements); len(remote) > 0 {
+		words = append(words, "the replacements "+string(remote))
+	}
+	if l.Initramfs || len(l.InitramfsArguments)+len(l.InitramfsFiles) > 0 {
+		words = append(words, "an initramfs of its own")
+	}
+	return words
+}
+
 // parseStatus reads the output of rpm-ostree status --json. In the result exactly one deployment is booted.
 func parseStatus(output []byte) (hostStatus, error) {
 	var s hostStatus
@@ -162,8 +187,9 @@ func (d deployment) system() osimage.System {
 }
 
 // of returns the deployment with a commit, of those on which the next one can be built; nil if neither has the commit.
+// The booted one comes first: a deployment that others have staged may have its commit too, with requests of its own.
 func (s hostStatus) of(checksum string) *deployment {
-	for _, d := range []deployment{s.first(), s.booted()} {
+	for _, d := range []deployment{s.booted(), s.first()} {
 		if d.Checksum == checksum {
 			return &d
 		}

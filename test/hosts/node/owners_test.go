@@ -113,7 +113,8 @@ func TestWhoseKernelArgumentsAreIsCarriedAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, text, exit, err := n.Agent(ctx, "plan", "--desired", at)
-	if err != nil || exit != 0 || !strings.Contains(out, "kernel arguments of tuned are staged for the next boot") {
+	if err != nil || exit != 0 || !strings.Contains(out, "kernel arguments of tuned are staged for the next boot") ||
+		strings.Contains(out, "Staged by others") {
 		t.Errorf("plan: %d %v %s%s", exit, err, out, text)
 	}
 	apply(ctx, t, n, mc("b", configB))

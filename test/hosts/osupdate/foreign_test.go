@@ -62,7 +62,8 @@ func TestWhatAnAdministratorHasStagedIsToldAndLost(t *testing.T) {
 	}
 	staged := s.Deployments[0].ID
 	out, _, _, err := n.Agent(ctx, "status", "-o", "json")
-	if err != nil || strings.Count(out, `"staged": true`) != 1 || strings.Contains(out, `"locked"`) {
+	if err != nil || strings.Count(out, `"staged": true`) != 1 || strings.Contains(out, `"locked": true`) ||
+		strings.Count(out, `"locked": false`) != len(s.Deployments) {
 		t.Errorf("status: %v %s", err, out)
 	}
 
@@ -72,7 +73,7 @@ func TestWhatAnAdministratorHasStagedIsToldAndLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	const title = "Staged by others, and removed by this update:"
-	lost := staged + ": os/test with sysstat, and other kernel arguments"
+	lost := staged + ": os/test with sysstat, version v1, and other kernel arguments"
 	text, _, exit, err := n.Agent(ctx, "plan", "--desired", at)
 	if err != nil || !strings.Contains(text, title+"\n  "+lost+"\n") {
 		t.Errorf("plan: %d %v %s", exit, err, text)
