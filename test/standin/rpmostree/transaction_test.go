@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -118,9 +119,12 @@ func TestOneTransactionAtATime(t *testing.T) {
 	})
 	t.Run("what is cancelled while it commits says so", func(t *testing.T) {
 		standIn(t, faults)
-		h.fail(fault.Fault{Step: fault.Compose, Action: fault.Hang})
+		h.fail(fault.Fault{Step: fault.Compose, Action: fault.Hang, Times: 1})
 		wait, _ := h.begin("install", "usbguard")
-		h.until("it is under way", func() bool { return h.status().Transaction != nil })
+		h.until("it commits, and hangs", func() bool {
+			_, err := os.Stat(h.HostPath(filepath.Join(fault.Dir, string(fault.Compose))))
+			return errors.Is(err, fs.ErrNotExist) // the fault has lifted itself
+		})
 		h.ok("cancel")
 		if a := wait(); a.exit != 1 || a.stderr != "error: Committing: Operation was cancelled\n" {
 			t.Errorf("cancelled: exit %d: %q", a.exit, a.stderr)
