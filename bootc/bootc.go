@@ -180,7 +180,7 @@ func (b *Driver) composeImage(ctx context.Context, doing string, argv []string, 
 // more, the update does not need it. The error is that of the context alone.
 func (b *Driver) restore(ctx context.Context, doing string, booted *entry) error {
 	if booted.image() == "" {
-		return nil // somebody has written another origin; bootc sees no image there
+		return nil // the origin names no image, so bootc reports none
 	}
 	image, err := booted.reference()
 	var argv []string

@@ -11,13 +11,13 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// defaulted are durations for which a kubelet takes its default if they are 0. So nobody has a reason to write 0.
+// defaulted are the durations that a kubelet replaces by its default if they are 0. A person has no reason to write 0.
 var defaulted = []string{
 	"syncFrequency", "fileCheckFrequency", "httpCheckFrequency", "nodeStatusUpdateFrequency", "imageMinimumGCAge",
 	"volumeStatsAggPeriod", "cpuManagerReconcilePeriod", "runtimeRequestTimeout", "evictionPressureTransitionPeriod",
 }
 
-// printed returns the fields that serialising Go's KubeletConfiguration prints although nobody has set them.
+// printed returns the fields of an empty KubeletConfiguration that Go serialises.
 var printed = sync.OnceValue(func() document {
 	raw, err := json.Marshal(&kubeletv1beta1.KubeletConfiguration{})
 	if err != nil {
@@ -32,7 +32,7 @@ var printed = sync.OnceValue(func() document {
 
 // dropUnset removes the fields of a document that a program printed without having set them, such as an operator that
 // serialises the kubelet's types. Such a document has every duration of defaulted, and at least one is 0. In any other
-// document somebody has written each field, and false, 0 and "" are values.
+// document a person has written each field, and false, 0 and "" are values.
 func dropUnset(doc document) {
 	unset := func(field string) bool { return doc[field] == "0s" }
 	lacks := func(field string) bool { _, said := doc[field]; return !said }

@@ -80,8 +80,8 @@ func altered(r *rendering, parts []part) []string {
 	var out []string
 	for _, d := range r.selected {
 		if source.Altered(d.Object) {
-			out = append(out, fmt.Sprintf("MachineConfig/%s: somebody has changed it, and the template controller has not "+
-				"restored it; is that controller running?", d.Object.Name))
+			out = append(out, fmt.Sprintf("MachineConfig/%s: the object was changed, and the template controller has not "+
+				"restored the object; is that controller running?", d.Object.Name))
 		}
 	}
 	return out

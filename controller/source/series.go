@@ -133,8 +133,8 @@ func (v *Verdict) Conditions() []metav1.Condition {
 	return slices.Insert(out, 0, failure)
 }
 
-// timed sets the times of conditions at an instant. A condition keeps its time while its status stays. The first one,
-// which says whether the object has failed, counts as changed whenever another one is.
+// timed sets the times of conditions at an instant. A condition keeps its time while its status stays. The first
+// condition reports whether the object has failed. It gets a new time whenever another condition gets one.
 func timed(conditions, before []metav1.Condition, now metav1.Time) {
 	for i, next := range conditions {
 		conditions[i].LastTransitionTime = now

@@ -349,7 +349,7 @@ func reachesNoPool(w *world) {
 			return false, w.pool("worker").Status.Conditions
 		})
 	}
-	pending(corev1.ConditionTrue, "MachineConfig/00-worker: somebody has changed it")
+	pending(corev1.ConditionTrue, "MachineConfig/00-worker: the object was changed")
 	if is := w.pool("worker").Spec.Configuration.Name; is != had {
 		w.t.Errorf("the pool went from %s to %s", had, is)
 	}
