@@ -106,16 +106,10 @@ func (l *lab) must(err error) {
 	}
 }
 
-func (l *lab) until(what string, condition func() (bool, any)) {
+// until waits for a condition, whose second result says what holds instead.
+func (l *lab) until(what string, condition func() (done bool, instead any)) {
 	l.t.Helper()
-	var said any
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(poll) {
-		var done bool
-		if done, said = condition(); done {
-			return
-		}
-	}
-	l.t.Fatalf("waiting until %s: it did not come; instead: %v", what, said)
+	cluster.Until(l.ctx, l.t, what, condition)
 }
 
 // program builds one of cmd/.

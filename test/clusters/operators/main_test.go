@@ -38,12 +38,6 @@ import (
 	"github.com/noderefit/noderefit/test/lab/programs"
 )
 
-const (
-	poll = 20 * time.Millisecond
-	// patience is the limit of a wait, on a machine that is busy with other work.
-	patience = time.Minute
-)
-
 // suite has the control plane of all tests. The controller manager collects what an operator's object has owned.
 var suite = cluster.Suite{Options: cluster.Options{
 	Controllers: true, Kwok: true, GracePeriod: 2 * time.Minute,
@@ -232,17 +226,10 @@ func (l *lab) must(err error) {
 	}
 }
 
-// until waits for a condition, whose second result says what there is instead.
-func (l *lab) until(what string, condition func() (bool, any)) {
+// until waits for a condition, whose second result says what holds instead.
+func (l *lab) until(what string, condition func() (done bool, instead any)) {
 	l.t.Helper()
-	var instead any
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(poll) {
-		var done bool
-		if done, instead = condition(); done {
-			return
-		}
-	}
-	l.t.Fatalf("waiting until %s: it did not come; instead: %v", what, instead)
+	cluster.Until(l.ctx, l.t, what, condition)
 }
 
 func (l *lab) getPool() *mcfgv1.MachineConfigPool {

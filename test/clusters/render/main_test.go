@@ -109,23 +109,10 @@ func (w *world) must(err error) {
 	}
 }
 
-// until waits for a condition; said is what there is instead. Kubernetes' garbage collector can take half a minute to
-// learn of our kinds.
-func (w *world) until(what string, condition func() (done bool, said any)) {
+// until waits for a condition, whose second result says what holds instead.
+func (w *world) until(what string, condition func() (done bool, instead any)) {
 	w.t.Helper()
-	var said any
-	for range 90 * 20 {
-		var done bool
-		if done, said = condition(); done {
-			return
-		}
-		select {
-		case <-w.ctx.Done():
-			w.t.Fatalf("waiting until %s: %v; instead: %v", what, context.Cause(w.ctx), said)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	w.t.Fatalf("waiting until %s; instead: %v", what, said)
+	cluster.Until(w.ctx, w.t, what, condition)
 }
 
 // always looks at a condition for a while.

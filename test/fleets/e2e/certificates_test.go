@@ -96,11 +96,11 @@ func TestCertificatesAreRenewedWhileThePoolIsPaused(t *testing.T) {
 	inConfig, first, second := authority(t, "in a configuration"), authority(t, "first"), authority(t, "second")
 
 	// A MachineConfig has the file as well, as OpenShift's templates do.
-	_, at := change(ctx, t, f, strings.Replace(motd("10-kubelet-ca", "x"), "/etc/10-kubelet-ca.conf", kubelet, 1))
+	_, at := change(ctx, t, f, strings.Replace(fleet.WorkerFile("10-kubelet-ca", "x"), "/etc/10-kubelet-ca.conf", kubelet, 1))
 	must(t, f.WaitAt(ctx, at, "w0"))
 	_, err := f.Kubectl(ctx, "patch", "mcp", "worker", "--type=merge", "-p", `{"spec":{"paused":true}}`)
 	must(t, err)
-	_, held := change(ctx, t, f, strings.ReplaceAll(motd("10-kubelet-ca", "PEM"), "/etc/10-kubelet-ca.conf", kubelet))
+	_, held := change(ctx, t, f, strings.ReplaceAll(fleet.WorkerFile("10-kubelet-ca", "PEM"), "/etc/10-kubelet-ca.conf", kubelet))
 	boots := w0.Boots()
 	before, object := says()
 
@@ -150,7 +150,7 @@ func TestCertificatesAreRenewedWhileThePoolIsPaused(t *testing.T) {
 	if w0.Boots() != boots {
 		t.Error("it rebooted for a file whose contents are delivered")
 	}
-	_, at = change(ctx, t, f, motd("20-beside", "beside"))
+	_, at = change(ctx, t, f, fleet.WorkerFile("20-beside", "beside"))
 	must(t, f.WaitAt(ctx, at, "w0"))
 	has(kubelet, second)
 	certify(ctx, t, f, inConfig, second)

@@ -109,7 +109,7 @@ func TestDrift(t *testing.T) {
 		must(t, err)
 		write("mine")
 		must(t, f.WaitNodeSays(ctx, n.Name, "drifted", func(says api.Node, _ *corev1.Node) bool { return says.Drift != nil }))
-		_, after := change(ctx, t, f, motd("00-worker", "second"))
+		_, after := change(ctx, t, f, fleet.WorkerFile("00-worker", "second"))
 		must(t, f.WaitNodeSays(ctx, n.Name, "waiting", func(says api.Node, o *corev1.Node) bool {
 			return says.State == api.Degraded && strings.Contains(says.Reason, managed) && !o.Spec.Unschedulable
 		}))
@@ -120,7 +120,7 @@ func TestDrift(t *testing.T) {
 		must(t, err)
 		write("mine")
 		must(t, f.WaitNodeSays(ctx, n.Name, "drifted", func(says api.Node, _ *corev1.Node) bool { return says.Drift != nil }))
-		_, after = change(ctx, t, f, motd("00-worker", "third"))
+		_, after = change(ctx, t, f, fleet.WorkerFile("00-worker", "third"))
 		must(t, f.WaitAt(ctx, after, n.Name))
 		told(ctx, t, f, n.Name, "UpdateOverwritesDrift", managed)
 		if read() != "third" {

@@ -62,7 +62,7 @@ func TestHooks(t *testing.T) {
 	t.Run("a host's hook holds its node while it serves, and lets it go", func(t *testing.T) {
 		must(t, errors.Join(os.MkdirAll(filepath.Dir(gate), 0o755),
 			os.WriteFile(gate, []byte("#!/bin/sh\necho the backup of $NODEREFIT_NODE has not ended\nexit 3\n"), 0o755)))
-		_, after := change(ctx, t, f, motd("00-worker", "second"))
+		_, after := change(ctx, t, f, fleet.WorkerFile("00-worker", "second"))
 		must(t, f.WaitNodeSays(ctx, n.Name, "held", func(says api.Node, o *corev1.Node) bool {
 			return says.State == api.Working && strings.Contains(says.Reason, "10-gate: exit status 3") && !o.Spec.Unschedulable
 		}))
@@ -91,7 +91,7 @@ func TestHooks(t *testing.T) {
 
 	t.Run("a hook of the cluster holds, and a change of it is no rollout", func(t *testing.T) {
 		boots := n.Boots()
-		before, after := change(ctx, t, f, motd("00-worker", "third"))
+		before, after := change(ctx, t, f, fleet.WorkerFile("00-worker", "third"))
 		explains(ctx, t, f, n.Name, progress.HeldByHook, "NodeHook/quota says no: exit status 1")
 		must(t, f.Apply(ctx, nodeHook("quota", "BeforeDrain", "exit 0")), f.WaitAt(ctx, after, n.Name))
 		if before == after || n.Boots() != boots+1 {
@@ -107,14 +107,14 @@ func TestHooks(t *testing.T) {
 	})
 
 	t.Run("a hook after the boot takes the node back, with its words", func(t *testing.T) {
-		before, _ := change(ctx, t, f, motd("00-worker", "fourth")+"---\n"+strings.ReplaceAll(motd("break", "x"), "/etc/break.conf", "/etc/break"))
+		before, _ := change(ctx, t, f, fleet.WorkerFile("00-worker", "fourth")+"---\n"+strings.ReplaceAll(fleet.WorkerFile("break", "x"), "/etc/break.conf", "/etc/break"))
 		must(t, f.WaitNodeSays(ctx, n.Name, "rolled back", func(says api.Node, _ *corev1.Node) bool {
 			return says.State == api.RolledBack && says.Current == before
 		}))
 		explains(ctx, t, f, n.Name, progress.RolledBack,
 			"after-boot hook NodeHook/prepared: exit status 2: the playbook has failed")
 		remove(ctx, t, f, "break")
-		must(t, f.Apply(ctx, motd("00-worker", "third")), f.WaitAt(ctx, before, n.Name))
+		must(t, f.Apply(ctx, fleet.WorkerFile("00-worker", "third")), f.WaitAt(ctx, before, n.Name))
 		hooks("-")
 	})
 }

@@ -136,7 +136,7 @@ func TestAKubeletConfigReachesTheKubelet(t *testing.T) {
 		return k.Status.ObservedGeneration == k.Generation && last.Status == corev1.ConditionFalse &&
 			strings.Contains(last.Message, `unknown field "maxPodz"`), last.Message, nil
 	}))
-	change(ctx, t, f, motd("50-beside", "beside"))
+	change(ctx, t, f, fleet.WorkerFile("50-beside", "beside"))
 	has(`"maxPods": 90`)
 	if text := host("cat", "/etc/50-beside.conf"); text != "beside" {
 		t.Errorf("what has nothing to do with it is %q", text)

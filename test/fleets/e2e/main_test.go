@@ -57,13 +57,13 @@ func start(t *testing.T, options fleet.Options) (context.Context, *fleet.Fleet) 
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			tell(t, f)
+			f.Tell(t.Logf)
 		}
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := errors.Join(f.Pool(ctx, "worker", "1"), f.Apply(ctx, motd("00-worker", "first"))); err != nil {
+	if err := errors.Join(f.Pool(ctx, "worker", "1"), f.Apply(ctx, fleet.WorkerFile("00-worker", "first"))); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.StartController(ctx); err != nil {
@@ -76,50 +76,4 @@ func start(t *testing.T, options fleet.Options) (context.Context, *fleet.Fleet) 
 		t.Fatal(err)
 	}
 	return t.Context(), f
-}
-
-// tell leaves in the test's log what there is to find out why it failed.
-func tell(t *testing.T, f *fleet.Fleet) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for _, n := range f.Nodes {
-		text, err := n.Journal(ctx)
-		if err != nil {
-			text = err.Error()
-		}
-		t.Logf("journal of %s:\n%s", n.Name, last(text, 12000))
-	}
-	for _, c := range f.Controllers() {
-		t.Logf("controllers:\n%s", last(c.Log(), 8000))
-	}
-	for _, args := range [][]string{{"get", "mcp,nodes,machineconfignodes,mc"}, {"get", "mcp,machineconfignodes", "-o", "yaml"},
-		{"get", "events", "-A", "--sort-by=.lastTimestamp"}} {
-		text, err := f.Kubectl(ctx, args...)
-		t.Logf("kubectl %v: %v\n%s", args, err, last(text, 12000))
-	}
-}
-
-func last(text string, n int) string { return text[max(0, len(text)-n):] }
-
-// motd is a MachineConfig for workers whose file needs a drain and a reboot, as everything does without a policy.
-func motd(name, text string) string {
-	return fmt.Sprintf(`apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: %s
-  labels:
-    machineconfiguration.openshift.io/role: worker
-spec:
-  config:
-    ignition:
-      version: 3.2.0
-    storage:
-      files:
-      - path: /etc/%[1]s.conf
-        mode: 420
-        overwrite: true
-        contents:
-          source: data:,%[2]s
-`, name, text)
 }

@@ -102,7 +102,7 @@ func movesToInfra(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 
 func agentKilled(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
-	_, after := change(ctx, t, f, motd("60-blocked", "tenth"))
+	_, after := change(ctx, t, f, fleet.WorkerFile("60-blocked", "tenth"))
 	rolling, stop := context.WithCancel(ctx)
 	defer stop()
 	kills := map[string]int{}
@@ -139,7 +139,7 @@ const outage = 8 * time.Second
 
 func withoutAPI(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
-	_, after := change(ctx, t, f, motd("60-blocked", "eleventh"))
+	_, after := change(ctx, t, f, fleet.WorkerFile("60-blocked", "eleventh"))
 	// Whether the Node ever says that it reboots depends on when the API server is back; the host knows it.
 	boots := func() bool { return f.Node("w0").Boots() > booted["w0"] }
 	for _, phase := range []struct {
@@ -166,7 +166,7 @@ func leaderChanges(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	first, err := leader(ctx, f)
 	must(t, err)
 	// The drain of w0 lasts until the second one leads, so that it finds the rollout in the middle.
-	before, after := blocked(ctx, t, f, motd("60-blocked", "twelfth"))
+	before, after := blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "twelfth"))
 	rendered, err := renderedConfigs(ctx, f)
 	must(t, err)
 	f.Controllers()[0].Kill()
@@ -220,7 +220,7 @@ func renderedConfigs(ctx context.Context, f *fleet.Fleet) (string, error) {
 
 func deletedMidway(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
-	before, after := blocked(ctx, t, f, motd("60-blocked", "thirteenth"))
+	before, after := blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "thirteenth"))
 	_, err := f.Kubectl(ctx, "delete", "node", "w0")
 	must(t, err, f.Unpin(ctx, "guarded"))
 	must(t, f.WaitAt(ctx, after, "w1"))

@@ -108,7 +108,7 @@ func withinBudgets(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	if len(moving) == 0 {
 		t.Fatal("no pod has to move, so there is nothing to see")
 	}
-	_, after := change(ctx, t, f, motd("50-change", "second"))
+	_, after := change(ctx, t, f, fleet.WorkerFile("50-change", "second"))
 	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	bootedOnce(t, f, before, both(f)...)
 	if least := pods.Least(); least < 7 {
@@ -169,7 +169,7 @@ func waitsForBudget(ctx context.Context, f *fleet.Fleet) error {
 
 func blockedThenReverted(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
-	before, _ := blocked(ctx, t, f, motd("60-blocked", "third"))
+	before, _ := blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "third"))
 	remove(ctx, t, f, "60-blocked")
 	must(t, f.WaitAt(ctx, before, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	if f.Node("w0").Boots() != booted["w0"] {
@@ -180,15 +180,15 @@ func blockedThenReverted(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 
 func blockedThenReleased(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
-	_, after := blocked(ctx, t, f, motd("60-blocked", "fourth"))
+	_, after := blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "fourth"))
 	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, both(f)...))
 	bootedOnce(t, f, booted, both(f)...)
 }
 
 func changedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
-	blocked(ctx, t, f, motd("60-blocked", "fifth"))
-	_, newest := change(ctx, t, f, motd("60-blocked", "sixth"))
+	blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "fifth"))
+	_, newest := change(ctx, t, f, fleet.WorkerFile("60-blocked", "sixth"))
 	began := time.Now()
 	must(t, f.WaitNodeSays(ctx, "w0", "retargeted", func(says api.Node, _ *corev1.Node) bool {
 		return says.Desired == newest && says.Cordon != nil && says.Cordon.Config == newest
@@ -200,7 +200,7 @@ func changedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 
 func uncordonedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
-	_, after := blocked(ctx, t, f, motd("60-blocked", "seventh"))
+	_, after := blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "seventh"))
 	_, err := f.Kubectl(ctx, "uncordon", "w0")
 	must(t, err)
 	must(t, f.WaitNodeSays(ctx, "w0", "cordoned again", func(says api.Node, n *corev1.Node) bool {
@@ -218,7 +218,7 @@ func uncordonedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 func preCordoned(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	_, err := f.Kubectl(ctx, "cordon", "w1")
 	must(t, err)
-	before, after := change(ctx, t, f, motd("60-blocked", "eighth"))
+	before, after := change(ctx, t, f, fleet.WorkerFile("60-blocked", "eighth"))
 	must(t, f.WaitNodeSays(ctx, "w1", "updated and cordoned", func(says api.Node, n *corev1.Node) bool {
 		return says.Current == after && says.State == api.Done && n.Spec.Unschedulable && says.Cordon == nil
 	}))
@@ -245,7 +245,7 @@ func paused(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	var after string
 	// With the second one the controller has looked again at the nodes that it left alone for the first one.
 	for _, text := range []string{"ninth", "ninth-and-a-half"} {
-		_, after = change(ctx, t, f, motd("60-blocked", text))
+		_, after = change(ctx, t, f, fleet.WorkerFile("60-blocked", text))
 		must(t, f.WaitPool(ctx, "worker", "says that it is paused", func(p *mcfgv1.MachineConfigPool) bool {
 			return slices.ContainsFunc(p.Status.Conditions, func(c mcfgv1.MachineConfigPoolCondition) bool {
 				return strings.Contains(c.Message, "paused; will not update to "+after)

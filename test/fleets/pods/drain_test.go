@@ -81,7 +81,7 @@ func takingTheirTime(ctx context.Context, t *testing.T, s *scene) {
 		"infinity")
 	must(t, err)
 	before := s.boots()
-	after := s.change(ctx, t, motd("50-change", "drained"))
+	after := s.change(ctx, t, fleet.WorkerFile("50-change", "drained"))
 	must(t, fleet.Until(ctx, "the drain waits for the volume", func(ctx context.Context) (bool, string, error) {
 		text, _, err := s.Refit(ctx, "explain", "w0")
 		for _, gone := range []string{"slow", "stubborn"} {

@@ -5,7 +5,6 @@ package pods
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -51,14 +50,14 @@ func start(t *testing.T) *scene {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			tell(t, f)
+			f.Tell(t.Logf)
 		}
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Logf("fleet after %s", time.Since(began).Round(time.Second))
-	if err := errors.Join(f.Pool(ctx, "worker", "1"), f.Apply(ctx, motd("00-worker", "first"))); err != nil {
+	if err := errors.Join(f.Pool(ctx, "worker", "1"), f.Apply(ctx, fleet.WorkerFile("00-worker", "first"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.WaitPool(ctx, "worker", "everybody has the first configuration", fleet.Updated(len(f.Nodes))); err != nil {
@@ -66,48 +65,4 @@ func start(t *testing.T) *scene {
 	}
 	t.Logf("first configuration after %s", time.Since(began).Round(time.Second))
 	return &scene{Fleet: f, images: images}
-}
-
-// tell leaves in the test's log what there is to find out why it failed.
-func tell(t *testing.T, f *fleet.Fleet) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for _, n := range f.Nodes {
-		text, err := n.Journal(ctx)
-		if err != nil {
-			text = err.Error()
-		}
-		t.Logf("journal of %s:\n%s", n.Name, last(text, 20000))
-	}
-	for _, args := range [][]string{{"get", "mcp,nodes,machineconfignodes,mc"}, {"get", "pods", "-A", "-o", "wide"},
-		{"get", "pods", "-A", "-o", "yaml"}, {"get", "events", "-A", "--sort-by=.lastTimestamp"},
-		{"-n", "openshift-machine-config-operator", "logs", "-l", "app.kubernetes.io/part-of=noderefit"}} {
-		text, err := f.Kubectl(ctx, args...)
-		t.Logf("kubectl %v: %v\n%s", args, err, last(text, 12000))
-	}
-}
-
-func last(text string, n int) string { return text[max(0, len(text)-n):] }
-
-// motd is a MachineConfig for workers whose file needs a drain and a reboot, as everything does without a policy.
-func motd(name, text string) string {
-	return fmt.Sprintf(`apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: %s
-  labels:
-    machineconfiguration.openshift.io/role: worker
-spec:
-  config:
-    ignition:
-      version: 3.2.0
-    storage:
-      files:
-      - path: /etc/%[1]s.conf
-        mode: 420
-        overwrite: true
-        contents:
-          source: data:,%[2]s
-`, name, text)
 }

@@ -250,7 +250,7 @@ func habits(ctx context.Context, t *testing.T, s *scene) {
 func updated(ctx context.Context, t *testing.T, s *scene) {
 	must(t, s.workload(ctx, "web", "", "maxUnavailable: 1"))
 	before := s.boots()
-	after := s.change(ctx, t, motd("50-change", "second"))
+	after := s.change(ctx, t, fleet.WorkerFile("50-change", "second"))
 	must(t, s.WaitAt(ctx, after, s.all()...), s.WaitPool(ctx, "worker", "updated", fleet.Updated(len(s.Nodes))))
 	s.bootedOnce(t, before)
 	for _, name := range s.all() {
@@ -271,7 +271,7 @@ func updated(ctx context.Context, t *testing.T, s *scene) {
 
 func evicted(ctx context.Context, t *testing.T, s *scene) {
 	before := s.boots()
-	after, release := s.blocked(ctx, t, motd("50-change", "third"))
+	after, release := s.blocked(ctx, t, fleet.WorkerFile("50-change", "third"))
 	pod := s.agent(ctx, t, "w0", "")
 	must(t, s.Client.CoreV1().Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{
 		Namespace: pod.Namespace, Name: pod.Name}}))
@@ -287,7 +287,7 @@ func outOfMemory(ctx context.Context, t *testing.T, s *scene) {
 	_, err = s.Kubectl(ctx, "-n", api.Namespace, "rollout", "status", "daemonset/"+api.Daemon)
 	must(t, err)
 	before := s.boots()
-	after, release := s.blocked(ctx, t, motd("50-change", "fourth"))
+	after, release := s.blocked(ctx, t, fleet.WorkerFile("50-change", "fourth"))
 	pod := s.agent(ctx, t, "w0", "")
 	// The kernel kills the process that has most, and that is marked most. What eats the memory ends with the agent.
 	_, err = s.exec(ctx, t, "w0", "sh", "-c", "echo 1000 >/proc/1/oom_score_adj; tail /dev/zero")
@@ -314,7 +314,7 @@ func outOfMemory(ctx context.Context, t *testing.T, s *scene) {
 func upgraded(ctx context.Context, t *testing.T, s *scene) {
 	must(t, s.images.Build(ctx, "v2", api.Daemon))
 	before := s.boots()
-	after, release := s.blocked(ctx, t, motd("50-change", "fifth"))
+	after, release := s.blocked(ctx, t, fleet.WorkerFile("50-change", "fifth"))
 	pod := s.agent(ctx, t, "w0", "")
 	_, err := s.Kubectl(ctx, "-n", api.Namespace, "set", "image", "daemonset/"+api.Daemon,
 		api.Daemon+"="+s.images.Ref(api.Daemon, "v2"))

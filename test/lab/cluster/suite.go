@@ -15,6 +15,12 @@ import (
 	"github.com/noderefit/noderefit/test/lab"
 )
 
+// untilLimit is how long Until waits on a machine that is busy with other work, untilPoll how often Until looks.
+const (
+	untilLimit = 90 * time.Second
+	untilPoll  = 20 * time.Millisecond
+)
+
 // Suite is what the tests of a package share: a directory, and a control plane that starts when a test first asks for
 // it.
 //
@@ -92,4 +98,23 @@ func UntilTheEnd(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Until(deadline)*9/10)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// Until waits for a condition on the control plane, whose second result says what holds instead. The limit is 90 s:
+// Kubernetes' garbage collector can take half a minute to learn of our kinds.
+func Until(ctx context.Context, t testing.TB, what string, condition func() (done bool, instead any)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(ctx, untilLimit, fmt.Errorf("not within %s", untilLimit))
+	defer cancel()
+	for {
+		done, instead := condition()
+		if done {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waiting until %s: %v; instead: %v", what, context.Cause(ctx), instead)
+		case <-time.After(untilPoll):
+		}
+	}
 }

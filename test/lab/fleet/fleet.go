@@ -212,3 +212,29 @@ func (f *Fleet) Node(name string) *Node {
 	}
 	panic("no such node: " + name)
 }
+
+// Tell logs what helps to find out why a test failed: the hosts' journals, the controllers' logs and the objects.
+func (f *Fleet) Tell(logf func(format string, args ...any)) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, n := range f.Nodes {
+		text, err := n.Journal(ctx)
+		logf("journal of %s: %v\n%s", n.Name, err, last(text, 20000))
+	}
+	for _, c := range f.Controllers() {
+		logf("controllers:\n%s", last(c.Log(), 8000))
+	}
+	queries := [][]string{{"get", "mcp,nodes,machineconfignodes,mc"}, {"get", "mcp,machineconfignodes", "-o", "yaml"},
+		{"get", "events", "-A", "--sort-by=.lastTimestamp"}}
+	if f.options.Pods != nil {
+		queries = append(queries, []string{"get", "pods", "-A", "-o", "wide"}, []string{"get", "pods", "-A", "-o", "yaml"},
+			[]string{"-n", "openshift-machine-config-operator", "logs", "-l", "app.kubernetes.io/part-of=noderefit"})
+	}
+	for _, args := range queries {
+		text, err := f.Kubectl(ctx, args...)
+		logf("kubectl %v: %v\n%s", args, err, last(text, 12000))
+	}
+}
+
+// last returns the last n bytes of a text.
+func last(text string, n int) string { return text[max(0, len(text)-n):] }

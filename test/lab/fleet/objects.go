@@ -33,6 +33,29 @@ func (f *Fleet) Apply(ctx context.Context, manifests string) error {
 	return err
 }
 
+// WorkerFile returns a MachineConfig for workers with a file of its name in /etc. Without a policy the file needs a
+// drain and a reboot.
+func WorkerFile(name, text string) string {
+	return fmt.Sprintf(`apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: %s
+  labels:
+    machineconfiguration.openshift.io/role: worker
+spec:
+  config:
+    ignition:
+      version: 3.2.0
+    storage:
+      files:
+      - path: /etc/%[1]s.conf
+        mode: 420
+        overwrite: true
+        contents:
+          source: data:,%[2]s
+`, name, text)
+}
+
 // Pool makes or changes a pool whose nodes have the label of its role.
 func (f *Fleet) Pool(ctx context.Context, name, maxUnavailable string) error {
 	return f.Apply(ctx, fmt.Sprintf(`apiVersion: machineconfiguration.openshift.io/v1
