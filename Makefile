@@ -65,6 +65,9 @@ deps: ## Installs the Debian packages that the labs need (as root; does nothing 
 		mkfs.ext4 e2fsprogs
 		selabel_lookup selinux-utils
 		podman podman
+		rpm rpm
+		createrepo_c createrepo-c
+		bwrap bubblewrap
 		setfiles policycoreutils
 		/usr/lib/dracut/modules.d/30ignition/ignition ignition
 	END
