@@ -182,6 +182,8 @@ type Node struct {
 	DrainHeld *DrainHold
 	// Staged is what came of the order to stage ahead; nil: nothing is known.
 	Staged *Staged
+	// Hold is a person's order to leave the node as it is; nil: there is none.
+	Hold *NodeHold
 }
 
 // Undelivered is why a host has not the certificates of the ControllerConfig as it is. Its updates go on.
@@ -225,10 +227,11 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	held, heldErr := Decode[*DrainHold](a, DrainHeldKey)
 	staged, stagedErr := Decode[*Staged](a, StagedKey)
 	awaited, awaitedErr := Decode[Awaited](a, AwaitedKey)
+	hold, holdErr := heldByPerson(a)
 	if limit, err := time.ParseDuration(a[VerdictTimeoutKey]); err == nil && limit > 0 {
 		out.VerdictTimeout = min(limit, longestVerdict)
 	}
-	out.Awaited = awaited
+	out.Awaited, out.Hold = awaited, hold
 	if config, is := strings.CutPrefix(a[LastAppliedDrain], "drain-"); is {
 		out.Drained = config
 	}
@@ -237,7 +240,7 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
 	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr,
-		stagedErr, awaitedErr)
+		stagedErr, awaitedErr, holdErr)
 	if err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}

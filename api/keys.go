@@ -89,10 +89,10 @@ const (
 )
 
 // OfAgent reports whether an annotation of a Node is one that its agent alone writes: each below our prefixes that is
-// not the controller's. The admission policies of the two accounts grant by the same list.
+// neither the controller's nor a person's. The admission policies of the two accounts grant by the same list.
 func OfAgent(key string) bool {
 	switch key {
-	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift:
+	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift, HoldKey:
 		return false
 	}
 	return (strings.HasPrefix(key, prefix) || strings.HasPrefix(key, ownPrefix)) && !strings.HasPrefix(key, AskPrefix)

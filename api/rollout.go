@@ -81,6 +81,10 @@ type RolloutPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 5000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')",message="has to be a number from 1 to 5000 or a percentage from 1% to 100%"
 	// +optional
 	FailureBudget *intstr.IntOrString `json:"failureBudget,omitempty"`
+	// notReady is how the rollout treats nodes that were not ready when the rollout came to them. Without notReady such a
+	// node takes one of the places of maxUnavailable for as long as it is not ready.
+	// +optional
+	NotReady *NotReadyPolicy `json:"notReady,omitempty"`
 	// gates are asked about every node that has arrived and soaked: it takes its place of maxUnavailable until all pass.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
@@ -105,6 +109,20 @@ type RolloutPolicySpec struct {
 	// approval has nodes stage the pool's configuration ahead, and begin when somebody has approved what was staged.
 	// +optional
 	Approval *RolloutApproval `json:"approval,omitempty"`
+}
+
+// NotReadyPolicy is how a rollout treats nodes that are not ready.
+// +kubebuilder:object:generate=true
+type NotReadyPolicy struct {
+	// passOverAfterSeconds is how long a node must have been not ready before the rollout passes over it: stages go on
+	// without the node. The node is sent all the same, and begins when it can. A node that has begun is never passed over,
+	// nor is a node of a control plane.
+	// +kubebuilder:validation:Minimum=60
+	// +kubebuilder:validation:Maximum=2592000
+	PassOverAfterSeconds int32 `json:"passOverAfterSeconds"`
+	// counts has the nodes that are passed over take places of maxUnavailable all the same.
+	// +optional
+	Counts bool `json:"counts,omitempty"`
 }
 
 // RolloutStage is a group of a pool's nodes.

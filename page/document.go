@@ -116,7 +116,8 @@ func moodOf(v progress.Verdict) mood {
 		return good
 	case progress.Updating, progress.Rebooting, progress.NotTakenUp, progress.GoingBack:
 		return busy
-	case progress.Paused, progress.WaitsForPool, progress.OutsideWindow, progress.WaitsForStage, progress.Soaking,
+	case progress.Paused, progress.HeldByPerson, progress.Skipped,
+		progress.WaitsForPool, progress.OutsideWindow, progress.WaitsForStage, progress.Soaking,
 		progress.StagingAhead, progress.GateClosed,
 		progress.WaitsForTurn, progress.NotOffered, progress.RenderPending, progress.NotRendered, progress.NoNodes,
 		progress.NoPool:

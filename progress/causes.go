@@ -22,6 +22,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).configMissing,
 	(*Report).failed,
 	(*Report).rebooting,
+	(*Report).kept,
 	(*Report).notReady,
 	(*Report).noDaemon,
 	(*Report).notTakenUp,
@@ -484,9 +485,17 @@ func (r *Report) notReady(n *nodeReport) *Answer {
 	}
 	return &Answer{
 		Verdict: NotReady, Blocking: &Object{Kind: "Node", Name: n.Name}, Since: n.NotReadySince,
-		Because: "the node is not ready: " + n.NotReady,
+		Because: "the node is not ready: " + n.NotReady + n.passedOver(),
 		Do:      "see kubectl describe node " + n.Name + ", and on the host: systemctl status kubelet",
 	}
+}
+
+// passedOver ends the sentence about a node that is not ready and that the rollout passes over.
+func (n *nodeReport) passedOver() string {
+	if !n.pool.Rules.Absent[n.Name] {
+		return ""
+	}
+	return "; by RolloutPolicy " + n.pool.Rules.Policy + " the rollout passes over the node"
 }
 
 // noDaemon answers only where the node has something to do. A node that is where it should be needs no daemon now.
@@ -675,9 +684,13 @@ func (r *Report) upToDate(n *nodeReport) *Answer {
 	if !n.Updated(n.pool.Target) {
 		return nil
 	}
-	return &Answer{
+	a := &Answer{
 		Verdict: UpToDate, Since: n.condition(mcfgv1.MachineConfigNodeUpdated), Because: "it has " + n.Current,
 	}
+	if hold := n.pool.Rules.Kept[n.Name]; hold != nil {
+		a.Because += "; " + hold.Because
+	}
+	return a
 }
 
 // waitsForTurn answers where as many nodes are out of service as the pool allows.

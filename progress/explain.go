@@ -195,7 +195,7 @@ func (r *Report) order() {
 				}
 			}
 		}
-		if n.Desired != n.pool.Target && !n.Moving() {
+		if n.Desired != n.pool.Target && !n.Moving() && n.pool.Rules.Kept[n.Name] == nil {
 			n.pool.waiting = append(n.pool.waiting, n)
 		}
 	}

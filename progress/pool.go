@@ -349,12 +349,15 @@ func (p *Pool) Taking() []Node {
 }
 
 // Takes reports whether the node uses up one of the nodes that the pool may have out of service. A node that rolled
-// back and serves does not, where the failure budget counts it.
+// back and serves does not, where the failure budget counts it. A node that the rules leave uncounted does not either.
 func (p *Pool) Takes(n *Node) bool { return p.takes(n) }
 
 func (p *Pool) takes(n *Node) bool {
 	forgiven := p.Rules.FailureBudget > 1 && n.State == api.RolledBack && !n.Unavailable()
 	_, soaks := p.Rules.Soaking[n.Name]
+	if p.Rules.Uncounted[n.Name] {
+		return false
+	}
 	return n.Takes(p.Target) && !forgiven || soaks || p.Rules.Gated[n.Name] != nil
 }
 

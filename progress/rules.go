@@ -29,6 +29,12 @@ type Rules struct {
 	FailureBudget int
 	// Hold is why none of the pool's nodes may begin; nil if nothing holds them all.
 	Hold *Hold
+	// Kept are nodes that a person holds or skips, by name. Stages go on without these nodes.
+	Kept map[string]*Hold
+	// Absent are nodes that are not ready and that the policy passes over, by name. Stages go on without these nodes.
+	Absent map[string]bool
+	// Uncounted are nodes that take no place of MaxUnavailable although they are out of service, by name.
+	Uncounted map[string]bool
 	// Holds are why single nodes may not begin, by the node's name.
 	Holds map[string]*Hold
 	// Places are the nodes' places in the order in which they go, by name, from 0.
@@ -75,9 +81,11 @@ type Hold struct {
 }
 
 // Held returns why the node may not begin an update, and nil if no rule holds it. A node that keeps pods away until it
-// has its first configuration is never held.
+// has its first configuration is held by people alone.
 func (p *Pool) Held(n *Node) *Hold {
-	switch {
+	switch kept := p.Rules.Kept[n.Name]; {
+	case kept != nil:
+		return kept
 	case n.Joining && n.Current == "":
 		return nil
 	case p.Rules.Hold != nil:
@@ -147,6 +155,19 @@ func (r *Report) heldByPolicy(n *nodeReport) *Answer {
 		}
 	}
 	return n.pool.held(hold)
+}
+
+// kept answers for a node that a person holds, or has skipped for the target.
+func (r *Report) kept(n *nodeReport) *Answer {
+	hold := n.pool.Rules.Kept[n.Name]
+	if hold == nil || n.Desired == n.pool.Target {
+		return nil
+	}
+	a := n.pool.held(hold)
+	if n.NotReady != "" {
+		a.Because += "; the node is not ready: " + n.NotReady
+	}
+	return a
 }
 
 // soaks reports whether the node has arrived, and still uses up maxUnavailable for a while.

@@ -187,6 +187,12 @@ func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, asked *string, one a
 	if err != nil {
 		return nil, "", err
 	}
+	return liftConfig(p, known, config, one)
+}
+
+// liftConfig lifts all known failures of a configuration.
+func liftConfig(p *mcfgv1.MachineConfigPool, known progress.Pool, config string, one api.Lifted,
+) (*change, string, error) {
 	lifted, err := progress.Lifted(p)
 	if err != nil {
 		return nil, "", fmt.Errorf("MachineConfigPool %s: %w", p.Name, err)

@@ -47,6 +47,8 @@ func (j *judge) rule() {
 	j.rules = progress.Rules{
 		Policy: j.name, Note: p.note(), FailureBudget: share(p.spec.FailureBudget, pool.Machines, false, 1),
 	}
+	keep(pool, &j.rules, j.now)
+	j.passOver()
 	pool.Rules = j.rules
 	if p.problem != nil {
 		j.rules.Hold = &progress.Hold{
@@ -74,8 +76,12 @@ func (j *judge) rule() {
 
 // lookAgain notes a time at which the rules change by themselves.
 func (j *judge) lookAgain(at time.Time) {
-	if at.After(j.now) && (j.rules.Next.IsZero() || at.Before(j.rules.Next)) {
-		j.rules.Next = at
+	lookAgain(&j.rules, at, j.now)
+}
+
+func lookAgain(r *progress.Rules, at, now time.Time) {
+	if at.After(now) && (r.Next.IsZero() || at.Before(r.Next)) {
+		r.Next = at
 	}
 }
 
@@ -83,7 +89,7 @@ func (j *judge) lookAgain(at time.Time) {
 //
 //   - Nodes at the target, in the order of their arrival, and nodes on their way there. So a stage keeps its nodes.
 //   - Nodes that are least likely to do harm. A node on which something failed before comes late, and the node of
-//     this process last.
+//     this process later. Nodes that the rollout goes on without come last.
 //   - Nodes that joined with the target. They prove nothing about nodes that are changed.
 func (j *judge) order() []*progress.Node {
 	of := j.pool.Nodes
@@ -114,7 +120,7 @@ type standing struct {
 
 func (j *judge) standing(n *progress.Node) standing {
 	s := standing{came: j.came(n), ended: j.ended(n)}
-	for _, last := range [...]bool{n.Name == j.self, !j.pool.Tries(n), failedBefore(n), !n.Serving()} {
+	for _, last := range [...]bool{j.absent(n), n.Name == j.self, !j.pool.Tries(n), failedBefore(n), !n.Serving()} {
 		s.later <<= 1
 		if last {
 			s.later++
@@ -243,6 +249,7 @@ func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 	s := j.stages[at]
 	var arrived []*progress.Node
 	var ready time.Time
+	absent := 0
 	for _, n := range nodes {
 		switch {
 		case n.Updated(j.pool.Target) && n.NotReady == "":
@@ -258,6 +265,8 @@ func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 				ready = since
 			}
 		case j.pool.FailedOn(n) && n.State == api.RolledBack && j.rules.FailureBudget > 1:
+		case j.absent(n):
+			absent++
 		case n.Updated(j.pool.Target):
 			return j.comesFirst(s, n, "is not ready: "+n.NotReady)
 		case n.Failing() && n.Desired == j.pool.Target:
@@ -266,7 +275,12 @@ func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 			return j.comesFirst(s, n, "is not updated yet")
 		}
 	}
-	if len(nodes) > 0 && len(arrived) == 0 {
+	switch {
+	case len(nodes) == 0 || len(arrived) > 0:
+	case absent > 0:
+		return j.comesFirst(s, nodes[0], "did not prove the configuration, nor did another node of the stage: each is held, "+
+			"skipped, not ready, or has failed")
+	default:
 		return j.comesFirst(s, nodes[0], "failed, as all nodes of the stage did")
 	}
 	end := ready.Add(time.Duration(s.spec.SoakSeconds) * time.Second)

@@ -55,6 +55,16 @@ func nodeTo(t *testing.T, text, target string) progress.Node {
 			n.ReadySince = ago(t, value)
 		case "notready":
 			n.NotReady = "Ready=Unknown"
+			if value != "" {
+				n.NotReadySince = ago(t, value)
+			}
+		case "hold":
+			n.Hold = &api.NodeHold{By: "ann", Why: "debugging", Since: now.Add(-time.Hour)}
+			if value != "" {
+				n.Hold.Until = now.Add(now.Sub(ago(t, value)))
+			}
+		case "skip":
+			n.Hold = &api.NodeHold{By: "ann", Why: "dead disk", Since: now.Add(-time.Hour), Config: value}
 		case "joining":
 			n.Joining = true
 		case "failed":
@@ -195,6 +205,14 @@ func TestABypassGoesForOneConfigurationAndKeepsTheBudget(t *testing.T) {
 func TestANodeThatJoinsWaitsForNoWindow(t *testing.T) {
 	t.Parallel()
 	runTable(t, "joining.txt")
+}
+
+func TestRolloutsGoOnWithoutNodesThatPeopleHold(t *testing.T) {
+	runTable(t, "people.txt")
+}
+
+func TestRolloutsPassOverNodesThatWereNotReadyForLong(t *testing.T) {
+	runTable(t, "not-ready.txt")
 }
 
 func TestFindingsSayWhatIsWrongWithEachPolicy(t *testing.T) {

@@ -166,6 +166,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 		switch mine := b.of(p); len(mine) {
 		case 0:
 			p.Rules = b.without(p)
+			keep(p, &p.Rules, now)
 		case 1:
 			j := &judge{policy: mine[0], pool: p, all: by, now: now, self: self, answers: b.answers}
 			j.rule()
@@ -180,6 +181,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 			p.Rules = progress.Rules{Policy: mine[0].name, FailureBudget: budget} // kept asks by this budget
 			p.Rules.Hold, p.Rules.Orders, p.Rules.Note = conflict(p, mine), kept(p), mine[0].note()
 			p.Rules.Note.FailureBudget = new(intstr.FromInt(budget))
+			keep(p, &p.Rules, now)
 		}
 	}
 	for _, j := range judges {

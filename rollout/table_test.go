@@ -258,6 +258,14 @@ func (v *verdict) pace(p *progress.Pool) {
 		taking = append(taking, n.Name)
 	}
 	v.list("use up maxUnavailable", taking)
+	without := slices.Collect(maps.Keys(p.Rules.Kept))
+	for name := range p.Rules.Absent {
+		if p.Rules.Kept[name] == nil {
+			without = append(without, name)
+		}
+	}
+	slices.Sort(without)
+	v.list("goes on without", without)
 	for _, name := range slices.Sorted(maps.Keys(p.Rules.Soaking)) {
 		v.say("%s soaks until %s", name, clock(p.Rules.Soaking[name]))
 	}

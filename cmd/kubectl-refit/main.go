@@ -63,6 +63,6 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached fro
 	o.kube.AddFlags(cmd.PersistentFlags())
 	cmd.AddCommand(statusCommand(o), explainCommand(o), watchCommand(o), planCommand(o), diffCommand(o),
 		pauseCommand(o), resumeCommand(o), rollbackCommand(o), approveCommand(o), bypassCommand(o),
-		quarantineCommand(o))
+		holdCommand(o), releaseCommand(o), skipCommand(o), retryCommand(o), quarantineCommand(o))
 	return cmd
 }

@@ -144,11 +144,17 @@ func (c *chooser) withdraw() {
 	}
 }
 
-// recalled returns why a policy has a node taken back that is on its way, and "" if no policy does. A node that may not
-// go to the target does not go on to an outdated target either. It would take a place that the target's first nodes
-// need.
+// recalled returns why a person or a policy has a node taken back that is on its way, and "" if neither does. A node
+// that may not go to the target does not go on to an outdated target either. It would take a place that the target's
+// first nodes need.
 func (c *chooser) recalled(n *progress.Node) string {
-	if !running(c.pool) || !progress.Recallable(n) {
+	if !progress.Recallable(n) {
+		return ""
+	}
+	if kept := c.pool.Rules.Kept[n.Name]; kept != nil {
+		return string(kept.Verdict)
+	}
+	if !running(c.pool) {
 		return ""
 	}
 	hold := c.pool.Held(n)
@@ -231,7 +237,7 @@ func (c *chooser) chooseIdle(nodes []*progress.Node) {
 		n := &c.pool.Nodes[i]
 		_, soaks := c.pool.Rules.Soaking[n.Name]
 		goes := leaving(n) || n.Desired == c.pool.Target && (n.Moving() || n.Failing())
-		if goes || soaks || c.pool.Rules.Gated[n.Name] != nil {
+		if goes && !c.pool.Rules.Uncounted[n.Name] || soaks || c.pool.Rules.Gated[n.Name] != nil {
 			under++
 		}
 	}

@@ -125,7 +125,7 @@ func (f *shortlist) reseat(stage, count int) {
 func (s *simulation) steady(p *progress.Pool) bool {
 	r := &p.Rules
 	switch {
-	case p.Paused, p.Target == "", len(p.Lifts)+len(p.Elsewhere) > 0, p.Quarantine() != nil,
+	case p.Paused, p.Target == "", len(r.Kept)+len(r.Absent) > 0, len(p.Lifts)+len(p.Elsewhere) > 0, p.Quarantine() != nil,
 		s.Pool.Annotations[api.PoolQuarantineKey] != "":
 		return false
 	case r.Policy == "":

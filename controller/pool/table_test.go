@@ -149,6 +149,10 @@ func (s *situation) readRules(t *testing.T, words []string) {
 			s.rules.Holds = map[string]*progress.Hold{node: holdOf(t, verdict)}
 		case key == "held":
 			s.rules.Hold = holdOf(t, value)
+		case key == "kept":
+			s.rules.Kept = map[string]*progress.Hold{node: holdOf(t, verdict)}
+		case key == "uncounted":
+			s.rules.Uncounted = map[string]bool{value: true}
 		case key == "onClose":
 			s.rules.OnClose = api.WindowClose(value)
 			if !slices.Contains(

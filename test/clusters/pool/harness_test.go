@@ -375,6 +375,13 @@ func (a *agents) breakOn(nodes ...string) {
 	}
 }
 
+// mend has a node prove configurations again.
+func (a *agents) mend(node string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.breaks, node)
+}
+
 func (a *agents) hold(node string, yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

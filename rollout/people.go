@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// keep adds to the rules which nodes of a pool people hold or skip. A node that is skipped and at rest takes no place
+// of maxUnavailable, as the person who skips a dead node wants. A node that is held does: that person may be at work on
+// the host. On the control plane each member of etcd counts, whatever people say.
+func keep(p *progress.Pool, rules *progress.Rules, now time.Time) {
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if !n.Hold.Holds(p.Target, now) || n.Hold.Config != "" && n.Updated(p.Target) {
+			continue
+		}
+		if rules.Kept == nil {
+			rules.Kept, rules.Uncounted = map[string]*progress.Hold{}, map[string]bool{}
+		}
+		rules.Kept[n.Name] = keptBy(n)
+		rules.Uncounted[n.Name] = n.Hold.Config != "" && !n.Moving() && !progress.ControlPlane(p.Name)
+		lookAgain(rules, n.Hold.Until, now)
+	}
+}
+
+// keptBy returns the hold of a node that a person holds or skips.
+func keptBy(n *progress.Node) *progress.Hold {
+	by := cmp.Or(message.OneLine(n.Hold.By), "somebody")
+	if !n.Hold.Since.IsZero() {
+		by += " since " + n.Hold.Since.UTC().Format(time.RFC3339)
+	}
+	if !n.Hold.Until.IsZero() {
+		by += " until " + n.Hold.Until.UTC().Format(time.RFC3339)
+	}
+	h := &progress.Hold{
+		Verdict: progress.HeldByPerson, Blocking: &progress.Object{Kind: "Node", Name: n.Name}, Until: n.Hold.Until,
+		Because: fmt.Sprintf("the node is held by %s: %s", by, message.OneLine(n.Hold.Why)),
+		Do:      "to end the hold: kubectl refit release " + n.Name,
+	}
+	if n.Hold.Config != "" {
+		h.Verdict, h.Because = progress.Skipped, fmt.Sprintf("the node is skipped for %s by %s: %s", n.Hold.Config, by,
+			message.OneLine(n.Hold.Why))
+		h.Do = "to send the node after all: kubectl refit retry " + n.Name
+	}
+	return h
+}
+
+// passOver finds the nodes that the policy passes over, because they are not ready for long enough and have not begun.
+// A node that has begun may be dead by the configuration itself: such a node counts for as long as it lasts.
+func (j *judge) passOver() {
+	spec := j.spec.NotReady
+	if spec == nil || progress.ControlPlane(j.pool.Name) {
+		return
+	}
+	after := time.Duration(spec.PassOverAfterSeconds) * time.Second
+	for i := range j.pool.Nodes {
+		n := &j.pool.Nodes[i]
+		begun := n.Current == j.pool.Target || n.Desired == j.pool.Target && n.State != api.Done && n.State != ""
+		if n.NotReady == "" || n.NotReadySince.IsZero() || begun {
+			continue
+		}
+		end := n.NotReadySince.Add(after)
+		if end.After(j.now) {
+			lookAgain(&j.rules, end, j.now)
+			continue
+		}
+		if j.rules.Absent == nil {
+			j.rules.Absent = map[string]bool{}
+		}
+		j.rules.Absent[n.Name] = true
+		if !spec.Counts {
+			if j.rules.Uncounted == nil {
+				j.rules.Uncounted = map[string]bool{}
+			}
+			j.rules.Uncounted[n.Name] = true
+		}
+	}
+}
+
+// absent reports whether stages go on without the node, as long as the node has not arrived.
+func (j *judge) absent(n *progress.Node) bool {
+	return !n.Updated(j.pool.Target) && (j.rules.Kept[n.Name] != nil || j.rules.Absent[n.Name])
+}
