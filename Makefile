@@ -53,36 +53,7 @@ images: ## Builds the container images for amd64 and arm64 into bin/images, an O
 
 .PHONY: deps
 deps: ## Installs the Debian packages that the labs need (as root; does nothing when all are there); BROWSER_TESTS=1: a browser, too
-	@export PATH="$$PATH:/usr/sbin:/sbin"
-	packages=()
-	while read -r command package; do
-		command -v "$$command" >/dev/null || packages+=("$$package")
-	done <<-'END'
-		systemd-nspawn systemd-container
-		mmdebstrap mmdebstrap
-		ostree ostree
-		strace strace
-		mkfs.ext4 e2fsprogs
-		selabel_lookup selinux-utils
-		podman podman
-		rpm rpm
-		createrepo_c createrepo-c
-		bwrap bubblewrap
-		setfiles policycoreutils
-		/usr/lib/dracut/modules.d/30ignition/ignition ignition
-	END
-	if [[ $${BROWSER_TESTS:-} ]] && ! command -v chromium-headless-shell >/dev/null; then
-		packages+=(chromium-headless-shell)
-	fi
-	if ((!$${#packages[@]})); then exit 0; fi
-	if ((EUID)) || ! command -v apt-get >/dev/null; then
-		echo "deps: the labs lack: $${packages[*]} (Debian's names); installing them takes root and apt-get" >&2
-		[[ $${LAB:-} != require ]]
-		exit
-	fi
-	export DEBIAN_FRONTEND=noninteractive
-	apt-get -q -o Acquire::Retries=3 update
-	apt-get -q -y -o Acquire::Retries=3 install --no-install-recommends "$${packages[@]}"
+	@test/deps.sh
 
 .PHONY: kubebox
 kubebox: ## Builds the control plane that the tests run (some minutes the first time; does nothing when it is there)
