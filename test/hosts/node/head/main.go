@@ -48,6 +48,9 @@ type Answer struct {
 
 const inPod = "HEAD_IN_POD"
 
+// profile names the AppArmor profile of the pod. Without it the pod has none.
+const profile = "HEAD_PROFILE"
+
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -97,6 +100,10 @@ func pod() error {
 		unix.Chroot(root), unix.Chdir("/"))
 	for capability := range uintptr(unix.CAP_LAST_CAP + 1) {
 		err = errors.Join(err, unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0))
+	}
+	// As runc does it: the profile is that of the program which this thread executes next.
+	if name := os.Getenv(profile); name != "" {
+		err = errors.Join(err, os.WriteFile("/proc/thread-self/attr/apparmor/exec", []byte("exec "+name), 0))
 	}
 	err = errors.Join(err, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 	if err != nil {
