@@ -64,7 +64,8 @@ func ContainersAvailable() error {
 	}
 	if !slices.ContainsFunc(legacy, func(dir string) bool { return filepath.Base(dir) == "memory" }) {
 		return errors.New("checking the host lab: containers need cgroup's memory controller in a hierarchy of its own, " +
-			"below /sys/fs/cgroup/memory")
+			"below /sys/fs/cgroup/memory, which a machine with cgroup2 alone does not have; leave these tests out there, " +
+			"and do not set LAB=require")
 	}
 	return nil
 }
