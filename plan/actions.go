@@ -148,7 +148,7 @@ func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why s
 		return r.name, r.steps
 	}
 	reload := step{ActionReload, crio}
-	unsafe := "it is no regular file"
+	unsafe := "the path is not a regular file"
 	if c.Kind == File {
 		unsafe = registries.Unsafe(contentsOf(current, c.Path), contentsOf(desired, c.Path))
 	}

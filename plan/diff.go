@@ -128,7 +128,7 @@ func (c contents) side(change Change) side {
 				text: string(f.Contents), withheld: c.config.Withheld(f),
 			}
 			if s.unknown = f.NoContents; s.unknown {
-				s.attributes = append(s.attributes, attribute{"contents", "those that the host has"})
+				s.attributes = append(s.attributes, attribute{"contents", "as on the host"})
 			}
 			return s
 		}
@@ -163,7 +163,7 @@ func (c contents) side(change Change) side {
 			shown, known := fingerprints(u.Keys)
 			why := machineconfig.WithheldText(text)
 			if why == "" && !known {
-				why = "there is a line in it that is no public key"
+				why = "a line of the file is not a public key"
 			}
 			return side{there: true, text: text, withheld: why, shown: shown}
 		}
@@ -249,7 +249,7 @@ func compareSides(name string, op Op, from, to side) (string, bool) {
 	case !readable(was) || !readable(is):
 		fmt.Fprintf(&out, "not text: %s -> %s\n", digest(from), digest(to))
 	case strings.Count(was, "\n")+strings.Count(is, "\n") > diffMaxLines:
-		fmt.Fprintf(&out, "too long to be compared: %s -> %s\n", digest(from), digest(to))
+		fmt.Fprintf(&out, "too long to compare: %s -> %s\n", digest(from), digest(to))
 	default:
 		// Only the builder could fail, and it never does.
 		_ = difflib.WriteUnifiedDiff(&out, difflib.UnifiedDiff{

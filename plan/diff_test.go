@@ -94,7 +94,7 @@ func TestDiffsShowWhatDiffers(t *testing.T) {
 		{"a line among keys that is none", withUser(mc.User{Name: "core", Keys: []string{keyA}}),
 			withUser(mc.User{Name: "core", Keys: []string{keyA, secret}}), SSHKeys, "core",
 			"--- SSH keys of core\n+++ SSH keys of core\ncontents masked: 81 bytes -> 105 bytes: " +
-				"there is a line in it that is no public key\n", true, false},
+				"a line of the file is not a public key\n", true, false},
 		{"a key with a secret among its options", withUser(mc.User{Name: "core", Keys: []string{keyA}}),
 			withUser(mc.User{Name: "core", Keys: []string{`environment="A_TOKEN=` + secret + `" ` + keyA}}), SSHKeys, "core",
 			"--- SSH keys of core\n+++ SSH keys of core\ncontents masked: 81 bytes -> 127 bytes: " +
@@ -130,7 +130,7 @@ func TestOfWhatIsTooLongOnlyTheSizesAreTold(t *testing.T) {
 	from := &mc.Config{Files: []mc.File{file("/etc/a", strings.Repeat("a\n", diffMaxLines))}}
 	to := &mc.Config{Files: []mc.File{file("/etc/a", "b\n")}}
 	got := Diffs(from, to, mustMake(t, from, to, Options{}).Changes)
-	want := fmt.Sprintf("\ntoo long to be compared: %d bytes, sha256 ", 2*diffMaxLines)
+	want := fmt.Sprintf("\ntoo long to compare: %d bytes, sha256 ", 2*diffMaxLines)
 	if len(got) != 1 || !strings.Contains(got[0].Diff, want) || len(got[0].Diff) > 300 {
 		t.Errorf("%+v", got)
 	}

@@ -125,7 +125,7 @@ var backends = []string{"/usr/local/bin/rpm-ostree", "/usr/local/bin/bootc"}
 
 const (
 	isOwn  = "the agent needs this to bring the host back from a bad configuration; leave it out"
-	isRoad = "the agent's units are started, or this host is rebooted, through it; leave it out"
+	isRoad = "the start of the agent's units, or the reboot of this host, depends on it; leave it out"
 	// holdsLinks is the reason against everything that replaces such a directory, except a directory.
 	holdsLinks = "systemd finds the links there that start the agent's units, and only in a directory; leave it out, or " +
 		"make it a directory"
@@ -174,7 +174,8 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 		return
 	}
 	if slices.Contains(backends, at) {
-		g.refuse(field, subject, "the agent would find it there and have it manage the OS of this host; give it another name")
+		g.refuse(field, subject, "the agent would find this program there and use it to manage the OS of this host; give it "+
+			"another name")
 	}
 	if why := g.tmpfiles(at, target, contents); why != "" {
 		g.refuse(field, subject, why)
@@ -304,7 +305,7 @@ func mounts(at, target string, contents *string) string {
 		return ""
 	}
 	if target == "/dev/null" || contents != nil {
-		return "the file systems are mounted by it that the agent keeps its record on; leave it out"
+		return "the unit mounts the file systems with the agent's record; leave it out"
 	}
 	return ""
 }
@@ -329,12 +330,12 @@ func manager(at string, contents *string) string {
 		switch {
 		case a.Section != "Manager":
 		case a.Key == "ManagerEnvironment" && slices.ContainsFunc(words, environment):
-			return a.Key + "=" + a.Value + " has systemd look for units elsewhere; leave it out"
+			return a.Key + "=" + a.Value + " makes systemd look for units elsewhere; leave it out"
 		case a.Key == "CapabilityBoundingSet" && a.Value != "":
 			list := strings.Fields(strings.ToUpper(strings.TrimPrefix(a.Value, "~")))
 			for _, c := range capabilities {
 				if slices.Contains(list, c) == strings.HasPrefix(a.Value, "~") {
-					return a.Key + " takes " + c + " from all services, also from the agent's; leave it"
+					return a.Key + " takes the capability " + c + " from all services, including the agent's; leave the capability"
 				}
 			}
 		}
@@ -368,12 +369,12 @@ func assignment(unit string, a syntax.Assignment) string {
 	said := a.Key + "=" + a.Value
 	switch {
 	case slices.Contains(words, RebootUnit) && !slices.Contains([]string{"After", "Description"}, a.Key):
-		return said + " would have a unit of the agent's reboot this host; leave it out"
+		return said + " would make a unit of the agent reboot this host; leave it out"
 	case a.Section == "Install" && a.Key == "Alias":
 		for _, alias := range words {
 			switch {
 			case slices.Contains(OwnUnits, alias):
-				return said + " would take the place of a unit of the agent's; leave it out"
+				return said + " would replace a unit of the agent; leave it out"
 			case slices.Contains(needed, alias):
 				return said + ": " + isRoad
 			case slices.Contains(boots, alias) && goesAway(unit):
@@ -383,13 +384,13 @@ func assignment(unit string, a syntax.Assignment) string {
 	case a.Section == "Install" && a.Key == "Also":
 		for _, other := range words {
 			if slices.Contains(OwnUnits, other) {
-				return said + " would enable and disable a unit of the agent's with this one; leave it out"
+				return said + " would enable and disable a unit of the agent together with this unit; leave it out"
 			}
 		}
 	case a.Section == "Unit" && slices.Contains([]string{"Conflicts", "PropagatesStopTo", "Before"}, a.Key):
 		for _, other := range words {
 			if slices.Contains(OwnUnits, other) {
-				return said + " would keep a unit of the agent's from running; leave it out"
+				return said + " would keep a unit of the agent from running; leave it out"
 			}
 		}
 	}
@@ -418,7 +419,7 @@ func judgeDropin(dir, name, contents string) string {
 	case unit == "service":
 		for _, a := range all {
 			if a.Section != "Install" && a.Value != "" && slices.Contains(lasting, a.Key) {
-				return fmt.Sprintf("%s=%s would apply to all services, also to the agent's; set it in the services that need it",
+				return fmt.Sprintf("%s=%s would apply to all services, including the agent's; set it in the services that need it",
 					a.Key, a.Value)
 			}
 		}

@@ -27,7 +27,7 @@ func argument(a string) string {
 	}
 	switch {
 	case a == "--":
-		return "init gets the arguments that follow, and may start something else; leave it out"
+		return "init gets the arguments that follow, and may start another program; leave it out"
 	case !valued && slices.Contains(bare, a) || key == "rd.break":
 		return leads
 	case name == "systemd.unit" && !slices.Contains(boots, unit):
@@ -44,13 +44,13 @@ func argument(a string) string {
 	case name == "systemd.volatile" && !slices.Contains([]string{"no", "0", "false", "off", "n", "f"}, value):
 		return "/var, with the agent's record, would be empty in each boot; leave it out"
 	case key == "init" && !slices.Contains(inits, path.Clean(value)):
-		return "systemd would not be started, and the agent's units not by it; leave it out"
+		return "the host would not start systemd, so the agent's units would not start; leave it out"
 	case key == "rdinit" && value != "/init":
 		return "the initramfs would not lead to this host's own system; leave it out"
 	case key == "ostree":
 		return "the boot loader's entries say which deployment is booted; leave it out"
 	case key == "ostree.prepare-root.composefs" && valued && !slices.Contains(optional, value):
-		return "the root would not be mounted where ostree has made no such image of it; have the image demand it, in " +
+		return "the root would not be mounted if ostree has made no such image of it; set this in the image, in " +
 			"/usr/lib/ostree/prepare-root.conf"
 	case name == "systemd.set_credential" || name == "systemd.set_credential_binary":
 		return credentialArgument(a)

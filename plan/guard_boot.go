@@ -63,8 +63,8 @@ func starves(unit string, a syntax.Assignment) string {
 	default:
 		return ""
 	}
-	return a.Key + "=" + a.Value + " would hold for all of this host, also for the agent's units; give it to " +
-		"system.slice, or to a slice of your own"
+	return a.Key + "=" + a.Value + " would apply to the whole host, including the agent's units; set it in " +
+		"system.slice, or in a slice of your own"
 }
 
 // typeOf returns the type of a unit, "service" for crio.service.
@@ -80,7 +80,7 @@ func prepareRoot(at string, contents *string) string {
 		return ""
 	}
 	if contents == nil {
-		return "it decides whether this host could be taken back; give it as a file"
+		return "its contents decide whether this host could be taken back; configure a regular file"
 	}
 	all, _ := syntax.Parse(*contents, false)
 	transient := ""
@@ -90,7 +90,7 @@ func prepareRoot(at string, contents *string) string {
 		}
 	}
 	if slices.Contains([]string{"true", "1", "yes"}, transient) {
-		return "etc.transient leaves no deployment an /etc of its own to come back to; leave it out"
+		return "etc.transient leaves no deployment an /etc to come back to; leave it out"
 	}
 	return ""
 }

@@ -37,7 +37,7 @@ func displacing(current, desired *machineconfig.Config, skipOS bool) (out []Unre
 	}
 	for _, m := range left {
 		if !changed[m.at] { // a changed mount point is reported with its new state
-			m.subject += " can't be left out: it says"
+			m.subject += " can't be left out: it defines"
 			found = append(found, m)
 		}
 	}

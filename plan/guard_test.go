@@ -133,7 +133,7 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aFile("/etc/ostree/prepare-root.conf", "[composefs]\nenabled=yes\n[etc]\ntransient=true\n"), "storage.files",
 			"etc.transient"},
 		{aFile("/etc/ostree/prepare-root.conf", "[etc]\ntransient = 1\n"), "storage.files", "etc.transient"},
-		{aLink("/etc/ostree/prepare-root.conf", "../mine.conf"), "storage.links", "give it as a file"},
+		{aLink("/etc/ostree/prepare-root.conf", "../mine.conf"), "storage.links", "configure a regular file"},
 
 		{ofTmpfiles("# x\n\nR! /var/lib"), "storage.files", "line 3 (R! /var/lib)"},
 		{aFile("/run/tmpfiles.d/a.conf", "R /"), "storage.files", "/run/tmpfiles.d/a.conf"},

@@ -98,9 +98,9 @@ func checkKernel(name string, k kernelEntry) error {
 	case !slices.Contains(kernelTypes, name):
 		return fmt.Errorf(": is not one of %s", strings.Join(kernelTypes, ", "))
 	case isDefault && (k.Release != "" || len(k.Architectures) > 0):
-		return errors.New(": may have packages only, because the default kernel is the one without any other type")
+		return errors.New(": may have packages only, because the default kernel is the kernel without another type")
 	case !isDefault && k.Release == "" && len(k.Packages) > 0:
-		return errors.New(".release: is missing, and without it no check can tell that this kernel runs")
+		return errors.New(".release: is missing; without a release, no check can tell that this kernel runs")
 	}
 	if err := checkPackages(k.Packages); err != nil {
 		return fmt.Errorf(".packages%w", err)
@@ -111,7 +111,7 @@ func checkKernel(name string, k kernelEntry) error {
 func checkPackages(names []string) error {
 	for i, name := range names {
 		if !packagePattern.MatchString(name) {
-			return fmt.Errorf("[%d]: %q is not the name of a package", i, name)
+			return fmt.Errorf("[%d]: %q is not a name of a package", i, name)
 		}
 	}
 	return nil

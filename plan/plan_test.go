@@ -540,7 +540,7 @@ func TestAFileWithoutContents(t *testing.T) {
 	p := mustMake(t, full, with(bare), Options{Satisfied: func(Change) bool { return false }})
 	check(t, "on a host that has others from before", lines(p.Changes), []string{"~ file /f (contents)"})
 	d := Diffs(full, with(bare), p.Changes)
-	check(t, "diff", d[0].Diff, "--- /f\n+++ /f\ncontents: those that the host has\n")
+	check(t, "diff", d[0].Diff, "--- /f\n+++ /f\ncontents: as on the host\n")
 }
 
 func TestKernelArgumentsOfTheHost(t *testing.T) {
@@ -704,7 +704,7 @@ func TestTextForPeople(t *testing.T) {
 	}
 	check(t, "text", out.String(), `a -> b
 
-Cannot be done on this host, so nothing will be:
+Impossible on this host, so nothing will be changed:
   fips: FIPS mode is set when a machine is installed and can't go from false to true; provision a new machine
 
 Changes:
@@ -713,7 +713,7 @@ Changes:
   + SSH keys of core
   + password of core
 
-Skipped, still to be done to the OS:
+Skipped, still to be done on the OS:
   ~ kernel arguments: append quiet
 
 Actions:

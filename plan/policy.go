@@ -198,13 +198,13 @@ func ParsePolicy(data []byte) (*Policy, error) {
 func (p *Policy) forFile(i int, e policyEntry) {
 	at := field.NewPath("spec", "nodeDisruptionPolicy", "files").Index(i).Child("path")
 	if !path.IsAbs(*e.Path) {
-		p.idle = append(p.idle, field.Invalid(at, *e.Path, "is not absolute, so no change is ever covered by it").Error())
+		p.idle = append(p.idle, field.Invalid(at, *e.Path, "is not absolute, so the policy never covers a change").Error())
 		return
 	}
 	is := &rule{name: "policy for file " + *e.Path, about: *e.Path, field: at.String(), steps: e.steps()}
 	if was := p.files.set(path.Clean(*e.Path), is); was != nil && was.field != "" {
 		p.idle = append(p.idle,
-			fmt.Sprintf("%s: Invalid value: %q: %s is the same path, and counts", was.field, was.about, at))
+			fmt.Sprintf("%s: Invalid value: %q: %s has the same path and takes precedence", was.field, was.about, at))
 	}
 }
 

@@ -260,8 +260,8 @@ func TestEntriesThatCoverNothingAreNamed(t *testing.T) {
       {path: /etc/crio/policies, actions: [{type: None}]},
       {path: /etc//b/, actions: [{type: Drain}]}]}}`)
 	check(t, "idle", p.Idle(), []string{
-		`spec.nodeDisruptionPolicy.files[0].path: Invalid value: "etc/a": is not absolute, so no change is ever covered by it`,
-		`spec.nodeDisruptionPolicy.files[1].path: Invalid value: "/etc/b": spec.nodeDisruptionPolicy.files[3].path is the same path, and counts`,
+		`spec.nodeDisruptionPolicy.files[0].path: Invalid value: "etc/a": is not absolute, so the policy never covers a change`,
+		`spec.nodeDisruptionPolicy.files[1].path: Invalid value: "/etc/b": spec.nodeDisruptionPolicy.files[3].path has the same path and takes precedence`,
 	})
 	check(t, "the later one counts", steps(mustMake(t, nil, added("/etc/b"), Options{Policy: p}).Actions), []string{"Drain"})
 	for _, f := range p.ClusterPolicies().Files {

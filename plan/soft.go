@@ -73,7 +73,7 @@ func (p *Policy) fullReboot(changes []Change, current, desired *machineconfig.Co
 		why := ""
 		switch {
 		case c.Kind.OS():
-			why = "a change of the OS is booted"
+			why = "a change of the OS needs a boot"
 		case p.covering(c) != nil:
 			why = rule + " says Reboot"
 		case c.Kind == Unit || c.Kind == Dropin:
@@ -119,7 +119,7 @@ func keptByUnit(c Change, current *machineconfig.Config) string {
 	case oneshot(current.Units[at]):
 		return "a soft reboot keeps what this oneshot has done"
 	case c.Kind == Unit && current.Units[at].Contents == "":
-		return "a soft reboot keeps what this unit has done, which the configuration does not say"
+		return "a soft reboot keeps what this unit has done, and the configuration does not have the unit's contents"
 	}
 	return ""
 }

@@ -74,7 +74,7 @@ func TestSoftRebootIsPlannedWhereNothingNeedsMore(t *testing.T) {
 			"[Service]\nEnvironment=A="+strings.Repeat("a", 3000)+"\nType=oneshot\n")}}, none, nil, "oneshot"},
 		{"a service that can't be read", &mc.Config{Units: []mc.Unit{unit("x.service", "[Service\nType=simple\n")}}, none, nil, "oneshot"},
 		{"a unit of the image that is disabled", &mc.Config{Units: []mc.Unit{{Name: "x.service", Enabled: &yes}}},
-			&mc.Config{Units: []mc.Unit{{Name: "x.service", Enabled: &no}}}, nil, "does not say"},
+			&mc.Config{Units: []mc.Unit{{Name: "x.service", Enabled: &no}}}, nil, "does not have the unit"},
 		{"a drop-in of a unit of the image", none,
 			&mc.Config{Units: []mc.Unit{{Name: "crio.service", Dropins: []mc.Dropin{{Name: "1.conf", Contents: "[Service]\n"}}}}}, nil, ""},
 		{"a drop-in of the network's", none,
@@ -91,7 +91,7 @@ func TestSoftRebootIsPlannedWhereNothingNeedsMore(t *testing.T) {
 			t.Errorf("%s: reboot %t, soft %t, full because of %q; want %q", c.what, p.Reboot, p.SoftReboot, p.FullReboot, c.full)
 		}
 		var out strings.Builder
-		if err := p.WriteText(&out); err != nil || !strings.Contains(out.String(), map[bool]string{true: "a soft one", false: "a full one"}[p.SoftReboot]) {
+		if err := p.WriteText(&out); err != nil || !strings.Contains(out.String(), map[bool]string{true: "a soft reboot", false: "a full reboot"}[p.SoftReboot]) {
 			t.Errorf("%s: %v: %s", c.what, err, out.String())
 		}
 		if p := mustMake(t, c.current, c.desired, Options{Policy: c.policy}); p.SoftReboot || p.FullReboot != "" {

@@ -18,7 +18,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "%s -> %s\n", cmp.Or(p.Current, "(never configured)"), p.Desired)
 	if p.Unread != "" {
-		fmt.Fprintf(out, "\n%s can't be compared with: %s.\n", p.Current, p.Unread)
+		fmt.Fprintf(out, "\nNo comparison with %s is possible: %s.\n", p.Current, p.Unread)
 	}
 	section := func(title string, lines []string) {
 		if len(lines) > 0 {
@@ -44,19 +44,19 @@ func (p *Plan) WriteText(w io.Writer) error {
 			continue
 		}
 		if p.SoftReboot {
-			actions = append(actions, "   a soft one: of the userspace, with the kernel that runs")
+			actions = append(actions, "   a soft reboot: of the userspace only, with the running kernel")
 		} else if p.FullReboot != "" {
-			actions = append(actions, "   a full one, because of "+p.FullReboot)
+			actions = append(actions, "   a full reboot, because of "+p.FullReboot)
 		}
 	}
 	for _, u := range p.Unreconcilable {
 		obstacles = append(obstacles, u.Field+": "+u.Reason)
 	}
-	section("Cannot be done on this host, so nothing will be:", obstacles)
+	section("Impossible on this host, so nothing will be changed:", obstacles)
 	section("Changes:", changes)
-	section("Skipped, still to be done to the OS:", skipped)
+	section("Skipped, still to be done on the OS:", skipped)
 	section("On the host already, nothing is written:", unwritten)
-	section("Left as they are, in places that users other than root can write to:", left)
+	section("Left unchanged, in places that users other than root can write to:", left)
 	section("Staged by others, and removed by this update:", p.Lost)
 	section("Actions:", actions)
 	section("Warnings:", p.Warnings)

@@ -55,7 +55,7 @@ func provisioned(current, desired *machineconfig.Config, policy *Policy) (out []
 	for _, u := range desired.Users {
 		for _, change := range rawChanges(old[u.Name].Other, u.Other) {
 			out = append(out, Unreconcilable{"passwd.users." + change.field, fmt.Sprintf(
-				"%s of user %s %s; of an account only sshAuthorizedKeys and passwordHash can be changed on a living host",
+				"%s of user %s %s; of an account only sshAuthorizedKeys and passwordHash can be changed on a running host",
 				change.field, u.Name, change.verb)})
 		}
 	}
@@ -67,7 +67,7 @@ func impossible(desired *machineconfig.Config) (out []Unreconcilable) {
 	for _, f := range desired.Files {
 		if f.Append {
 			out = append(out, Unreconcilable{"storage.files.append", "file " + f.Path +
-				" is appended to, which can't be done twice or undone; give its whole contents instead"})
+				" has append, which can't be repeated or undone; give the whole contents of the file instead"})
 		}
 		if f.Path == forceFile {
 			out = append(out, Unreconcilable{"storage.files", "file " + f.Path + " can't be part of a configuration"})

@@ -152,7 +152,7 @@ func (d *Deployments) Drop(context.Context) error { return nil }
 func (d *Deployments) Foreign(ctx context.Context) (*ostree.Deployment, error) {
 	all, err := d.Status(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("looking for what others have staged: %w", err)
+		return nil, fmt.Errorf("looking for deployments that others have staged: %w", err)
 	}
 	at := slices.IndexFunc(all, func(one ostree.Deployment) bool { return one.Staged })
 	if at < 0 {

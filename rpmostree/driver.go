@@ -53,7 +53,7 @@ const composingMark = "/run/" + transactionUnit + ".composing"
 
 // Current returns the OS of the booted deployment. Image is written as in a configuration. One fork.
 func (r *Driver) Current(ctx context.Context) (osimage.System, error) {
-	s, err := r.status(ctx, "reading what runs")
+	s, err := r.status(ctx, "reading the booted deployment")
 	if err != nil {
 		return osimage.System{}, err
 	}
@@ -244,14 +244,14 @@ func (r *Driver) begin(ctx context.Context, doing string, t target, s hostStatus
 		// rpm-ostree, too, ignores a driver that is not active.
 		if active {
 			return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: fmt.Errorf(
-				"%s (%s) is registered as what updates this host; stop and disable it", s.Driver.Name, s.Driver.Unit)}
+				"%s (%s) is registered as the update driver of this host; stop and disable it", s.Driver.Name, s.Driver.Unit)}
 		}
 	}
 	// The failure does not stop this update, but a reader of the progress may want to know about it.
 	if why, err := r.FailedFinalization(ctx); err != nil {
 		return err
 	} else if why != "" {
-		r.say("at the last shutdown ostree could not make what was staged boot: " + why)
+		r.say("at the last shutdown, ostree could not make the staged deployment bootable: " + why)
 	}
 	if t.image.Checksum != "" && !t.has(s.booted()) {
 		if _, err := r.plain.Stage(ctx, t.image.Refspec()); err != nil {
@@ -277,7 +277,7 @@ func (t target) complaint(s hostStatus, lock bool) (class ostree.Class, text str
 	more, less := without(t.packages, first.Packages), without(t.removed, first.Removed)
 	switch {
 	case first.Booted && first.Container != "" && t.has(first) && len(more) > 0 && len(less) == 0:
-		return ostree.Invalid, fmt.Sprintf("nothing is staged: the image has all of %s itself, so none of it can be layered",
+		return ostree.Invalid, fmt.Sprintf("nothing is staged: the image already has %s, so rpm-ostree layers no package",
 			strings.Join(more, ", "))
 	case first.Booted:
 		return ostree.Failed, "nothing is staged"
@@ -285,10 +285,11 @@ func (t target) complaint(s hostStatus, lock bool) (class ostree.Class, text str
 		return ostree.Failed, fmt.Sprintf("the staged deployment %s is not locked: it would boot after the next shutdown",
 			first.id())
 	case !sameOthers(first, s.booted()):
-		return ostree.Failed, fmt.Sprintf("%s has other local packages, replacements or initramfs settings than what runs",
-			first.id())
+		return ostree.Failed, fmt.Sprintf("%s has other local packages, replacements or initramfs settings than the "+
+			"booted deployment", first.id())
 	}
-	return ostree.Failed, fmt.Sprintf("what is staged (%s) is not what was asked for: %s", first.id(), t.difference(first))
+	return ostree.Failed, fmt.Sprintf("the staged deployment (%s) is not what was requested: %s", first.id(),
+		t.difference(first))
 }
 
 // keep holds the commit of the deployment d by our refs, and returns what was composed.
@@ -303,7 +304,7 @@ func (r *Driver) keep(ctx context.Context, doing string, t target, d deployment,
 		}
 		if commit := strings.TrimSpace(string(output)); commit != d.base() {
 			return osimage.Composed{}, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: fmt.Errorf(
-				"%s is commit %s, and what rpm-ostree has staged is based on %s", t.image, commit, d.base())}
+				"%s is commit %s, and rpm-ostree's staged deployment is based on %s", t.image, commit, d.base())}
 		}
 	}
 	origin, err := r.origin(d)
@@ -370,7 +371,7 @@ func (r *Driver) Present(_ context.Context, _ osimage.System, c osimage.Composed
 // What no deployment needs of those commits goes from the disk. Materialised deployments stay. One fork where nothing
 // is to be done.
 func (r *Driver) Drop(ctx context.Context) error {
-	const doing = "dropping what was composed"
+	const doing = "dropping the composed OS"
 	failed := func(err error) error { return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err} }
 	if words, err := r.running(ctx); err != nil {
 		return failed(err)
@@ -480,7 +481,7 @@ func (r *Driver) dropStrayLock(doing string) error {
 // clear removes what a failed Compose has staged. The staged deployment may be without a lock, which is then why
 // Compose has failed.
 func (r *Driver) clear(ctx context.Context) error {
-	const doing = "removing what was staged"
+	const doing = "removing the staged deployment"
 	if _, err := os.Stat(r.host(composingMark)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -526,10 +527,10 @@ func (r *Driver) join(ctx context.Context, doing string, t *target, c *baseChoic
 func (r *Driver) end(ctx context.Context, doing, words string, leads bool) error {
 	var err error
 	if leads {
-		r.say("waiting for what an earlier attempt has begun: " + words)
+		r.say("waiting for the transaction of an earlier attempt: " + words)
 		err = r.tools.Wait(ctx, transactionUnit)
 	} else {
-		r.say("cancelling what an earlier attempt has begun: " + words)
+		r.say("cancelling the transaction of an earlier attempt: " + words)
 		err = r.interrupt(ctx)
 	}
 	if err != nil {
@@ -563,9 +564,9 @@ func (r *Driver) settle(ctx context.Context, doing string, t *target) (hostStatu
 					return s, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 				}
 			}
-			waitFor = fmt.Errorf("rpm-ostree is at work for another program: %s", asked)
+			waitFor = fmt.Errorf("rpm-ostree works for another program: %s", asked)
 			if own != "" {
-				waitFor = fmt.Errorf("rpm-ostree is still at work on what an earlier attempt has begun: %s", own)
+				waitFor = fmt.Errorf("rpm-ostree still works on the transaction of an earlier attempt: %s", own)
 			}
 			if changes == nil && said == "" {
 				// On a host without a bus the polls are enough.
@@ -582,7 +583,7 @@ func (r *Driver) settle(ctx context.Context, doing string, t *target) (hostStatu
 				s.listed = deployments
 				return s, nil
 			}
-			waitFor = errors.New("rpm-ostree does not see the deployments that ostree lists")
+			waitFor = errors.New("rpm-ostree does not report the deployments that ostree lists")
 			stale++
 			if output, err := r.run(ctx, "rpm-ostree", "reload"); err != nil && stale == statusTries {
 				return s, ostree.Failing(doing, output, err)
@@ -640,7 +641,7 @@ const finalizeFailure = "/boot/ostree/finalize-failure.stamp"
 // FailedFinalization returns why ostree could not make the staged deployment bootable at the last shutdown, "" if that
 // did not fail. At most one fork.
 func (r *Driver) FailedFinalization(ctx context.Context) (string, error) {
-	const doing = "looking for a failure of the last shutdown"
+	const doing = "checking whether the last shutdown failed"
 	text, err := os.ReadFile(r.host(finalizeFailure))
 	if err == nil {
 		return strings.TrimSpace(string(text)), nil

@@ -789,8 +789,8 @@ func TestTransactionOfADeadClientIsCancelledOnlyIfItIsOurs(t *testing.T) {
 		return "State: busy\nAutomaticUpdates: disabled\nTransaction: " + title + " \n  Initiator: client(id:" + id +
 			" dbus:1.28 unit:x.service uid:0)\nDeployments:\n● ostree://fedora:stable\n"
 	}
-	const theirs = "waiting: rpm-ostree is at work for another program: UpdateDeployment for the client :1.28"
-	const own = "waiting: rpm-ostree is still at work on what an earlier attempt has begun: "
+	const theirs = "waiting: rpm-ostree works for another program: UpdateDeployment for the client :1.28"
+	const own = "waiting: rpm-ostree still works on the transaction of an earlier attempt: "
 	for _, c := range []struct {
 		name, text string
 		cancelled  int
@@ -898,7 +898,7 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 		{name: "nothing came of it", want: wantB, class: ostree.Failed, text: "nothing is staged",
 			transactions: []transaction{{words: rebaseB}}},
 		{name: "the image has the package itself, since 2026.1", want: osimage.System{Packages: []string{"a", "b"}},
-			class: ostree.Invalid, text: "nothing is staged: the image has all of a, b itself",
+			class: ostree.Invalid, text: "nothing is staged: the image already has a, b,",
 			transactions: []transaction{{words: "install --idempotent a b"}}},
 		{name: "somebody's changes are lost", want: wantB, class: ostree.Failed, text: "other local packages",
 			transactions: []transaction{{words: rebaseB, staged: func() *deployment {
@@ -907,7 +907,7 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 				return d
 			}()}, {words: cleanupWord}}},
 		{name: "the local ref is another commit", want: osimage.System{Image: "os/test"}, class: ostree.Failed,
-			text: "os/test is commit " + one + ", and what rpm-ostree has staged is based on " + three,
+			text: "os/test is commit " + one + ", and rpm-ostree's staged deployment is based on " + three,
 			transactions: []transaction{{words: "rebase os/test", staged: &deployment{OS: "testos", Checksum: two,
 				Base: three, Staged: true, Origin: "os/test"}}, {words: cleanupWord}}},
 		{name: "a driver", want: wantB, class: ostree.NeedsAdmin, text: "Zincati (zincati.service)",
@@ -915,7 +915,7 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 				h.status.driver = &updateDriver{Name: "Zincati", Unit: "zincati.service"}
 				h.units["zincati.service"] = "active"
 			}},
-		{name: "a pinned one of other changes", want: wantB, class: ostree.NeedsAdmin, text: three + ".0 stands before the booted one",
+		{name: "a pinned one of other changes", want: wantB, class: ostree.NeedsAdmin, text: three + ".0 stands before the booted deployment",
 			set: func(h *fakeHost) {
 				h.status.before = []deployment{{OS: "testos", Checksum: three, Pinned: true,
 					localChanges: localChanges{LocalPackages: []string{"x"}}}}
@@ -935,7 +935,7 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 			set: func(h *fakeHost) {
 				h.status.failure = "error: Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed"
 			}},
-		{name: "the daemon never hears what ostree has done", want: wantB, class: ostree.Retryable, text: "does not see",
+		{name: "the daemon never hears what ostree has done", want: wantB, class: ostree.Retryable, text: "does not report",
 			set: func(h *fakeHost) { h.statuses = slices.Repeat([]fixture{{staged: stagedB(nil, nil)}}, statusTries) }},
 		{name: "the client always dies", want: wantB, class: ostree.Retryable,
 			transactions: slices.Repeat([]transaction{{words: rebaseB, killed: true}}, lostTries+1)},

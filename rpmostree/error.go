@@ -76,7 +76,7 @@ var knownFailures = []struct {
 // importerSilent is how rpm-ostree reports a skopeo that did not start. It has no reason then.
 const (
 	importerSilent = "Creating importer: error"
-	importerHint   = "rpm-ostree reads images with skopeo, as the user rpm-ostree; see that both are there, and that " +
+	importerHint   = "rpm-ostree reads images with skopeo, as the user rpm-ostree; check that both exist, and that " +
 		"the user may read the image"
 )
 

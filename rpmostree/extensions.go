@@ -105,7 +105,7 @@ func (r *Driver) offer(ctx context.Context, image osimage.Image) error {
 	}
 	at := message.LastLine(string(output))
 	if !strings.HasPrefix(at, "/") {
-		return failed(fmt.Errorf("podman image mount said %q, which is no path", at))
+		return failed(fmt.Errorf("podman image mount printed %q, which is not a path", at))
 	}
 	if err := os.MkdirAll(r.host(sourceMount), 0o755); err != nil {
 		return failed(err)
@@ -154,7 +154,7 @@ func (r *Driver) podmanFailing(doing string, image osimage.Image, err error) err
 // Withdraw hides the packages of an image from rpm-ostree again, also if another process has offered them. It removes
 // the image if that was not there before. No fork where nothing was offered.
 func (r *Driver) Withdraw(ctx context.Context) error {
-	const doing = "letting go of the image of extensions"
+	const doing = "releasing the image of extensions"
 	failed := func(err error) error { return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err} }
 	note, err := r.offered()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // ErrNotStaged is the error for a commit that was staged once and is not staged any more: it has to be composed again.
-var ErrNotStaged = errors.New("what was composed is not staged any more")
+var ErrNotStaged = errors.New("the composed commit is not staged any more")
 
 // Stage makes sure that a staged and locked deployment of a commit has exactly these kernel arguments, in this order,
 // and returns that deployment. The commit is the booted one, or one that Compose returned and that has been staged
@@ -72,7 +72,7 @@ func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []
 			return failed("after %s the first deployment is %s with the kernel arguments %q, and not locked %q of %s",
 				strings.Join(done.last, " "), s.listed[0].ID, s.listed[0].KernelArguments, arguments, checksum)
 		case len(steps) == 0 && !d.Staged:
-			return failed("%s is what was asked for already", d.ID)
+			return failed("%s is already as requested", d.ID)
 		case len(steps) == 0:
 			if err := r.follow(ctx, checksum, d.Checksum); err != nil {
 				return ostree.Deployment{}, err
@@ -126,7 +126,7 @@ func (r *Driver) canComeBack(doing string, d ostree.Deployment) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: errors.New(
-			"the image has no rpm-ostree, which is what this host would have to come back from it with")}
+			"the image has no rpm-ostree, and without rpm-ostree this host could not come back from the image")}
 	case err != nil:
 		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
@@ -151,11 +151,11 @@ func remainingArguments(s hostStatus, want deployment, arguments []string) ([][]
 		from, at, steps = booted, find(booted), [][]string{cleanupPending}
 	case usable:
 	default:
-		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s stands before the booted one: %w",
+		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s stands before the booted deployment: %w",
 			first.id(), errPinned)
 	}
 	if at < 0 {
-		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s is there no more", from.id())
+		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s does not exist any more", from.id())
 	}
 	step, err := argumentsStep(all[at].KernelArguments, arguments)
 	if err != nil {
@@ -218,13 +218,13 @@ func reduce(present, rest []string) ([]string, error) {
 			}
 		}
 		if value == "" && same > 1 {
-			return nil, fmt.Errorf("rpm-ostree can't delete %s, of which there are several", a)
+			return nil, fmt.Errorf("rpm-ostree can't delete %s, which occurs several times", a)
 		}
 		left = slices.Delete(left, slices.Index(left, a), slices.Index(left, a)+1)
 		deleted = append(deleted, a)
 	}
 	if !slices.Equal(left, rest) {
-		return nil, errors.New("they can't be brought into that order")
+		return nil, errors.New("rpm-ostree can't bring the arguments into that order")
 	}
 	return deleted, nil
 }
@@ -295,7 +295,7 @@ func (r *Driver) MakeDefault(ctx context.Context, id string) error {
 		}
 		if !up {
 			return &ostree.Error{Class: ostree.Retryable, Doing: doing,
-				Err: errors.New("rpm-ostree can't be asked this early in a boot")}
+				Err: errors.New("rpm-ostree does not answer this early in a boot")}
 		}
 		if err := r.transact(ctx, argv...); err != nil {
 			trouble, err := failing(doing, err)
@@ -318,7 +318,7 @@ func defaultStep(all []ostree.Deployment, id string) ([]string, error) {
 	case at < 0:
 		return nil, errors.New("there is no such deployment")
 	case all[at].Staged:
-		return nil, errors.New("it is staged, and boots after the next shutdown if it is released")
+		return nil, errors.New("the deployment is staged, and boots after the next shutdown if it is unlocked")
 	case booted < 0:
 		return nil, errors.New("none of the deployments is the booted one")
 	case all[at].Default:

@@ -145,7 +145,7 @@ func TestDefaultIsMadeByWhatRPMOSTreeChoosesByItself(t *testing.T) {
 		{all: "B C A*", id: "C", refused: "rpm-ostree can only choose"},
 		{all: "A* B C", id: "C", refused: "rpm-ostree can only choose"},
 		{all: "+S A* B C", id: "C", refused: "rpm-ostree can only choose"},
-		{all: "+S A*", id: "S", refused: "it is staged"},
+		{all: "+S A*", id: "S", refused: "the deployment is staged"},
 		{all: "A*", id: "B", refused: "no such deployment"},
 		{all: "A B", id: "B", refused: "none of the deployments is the booted one"},
 	} {

@@ -25,12 +25,12 @@ func targetOf(s osimage.System) (target, error) {
 	for _, name := range slices.Concat(t.packages, t.removed) {
 		if name == "" || strings.HasPrefix(name, "-") ||
 			strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '$' }) {
-			return t, fmt.Errorf("%q is not the name of a package", name)
+			return t, fmt.Errorf("%q is not a name of a package", name)
 		}
 	}
 	for _, name := range t.packages {
 		if slices.Contains(t.removed, name) {
-			return t, fmt.Errorf("the package %s is to be layered and to be left out", name)
+			return t, fmt.Errorf("the package %s is both in the layered packages and in the packages left out", name)
 		}
 	}
 	if s.Image == "" {
@@ -39,7 +39,7 @@ func targetOf(s osimage.System) (target, error) {
 	var err error
 	t.image, err = osimage.ParseImage(s.Image)
 	if err == nil && strings.Contains(s.Image, "$") {
-		err = errors.New("no image has a $ in its name")
+		err = errors.New("a name of an image can't contain a $")
 	}
 	return t, err
 }
@@ -199,8 +199,8 @@ var cleanupPending = []string{"rpm-ostree", "cleanup", "-p"}
 var cleanupBase = []string{"rpm-ostree", "cleanup", "-b"}
 
 // errPinned is the error for a deployment that prevents the update and must not be removed.
-var errPinned = errors.New("it is pinned, and what an administrator has changed in it is not in the booted one: " +
-	"rpm-ostree would build on it; unpin it, or make the booted one the default")
+var errPinned = errors.New("the deployment is pinned, and has changes of an administrator that the booted deployment " +
+	"lacks: rpm-ostree would build on it; unpin it, or make the booted deployment the default")
 
 // remaining returns the transactions from the present state to the target. If there are none, it returns the deployment
 // that is the target. locked means that the staged deployment, if any, can't boot.
@@ -226,7 +226,7 @@ func (t target) remaining(s hostStatus, locked bool) ([][]string, deployment, er
 		return append([][]string{cleanupPending}, steps...), deployment{}, nil
 	}
 	if !sameOthers(first, booted) {
-		return nil, first, fmt.Errorf("the deployment %s stands before the booted one: %w", first.id(), errPinned)
+		return nil, first, fmt.Errorf("the deployment %s stands before the booted deployment: %w", first.id(), errPinned)
 	}
 	return t.steps(first), first, nil
 }

@@ -76,7 +76,7 @@ func (r *Driver) cancelOrphan(ctx context.Context, s hostStatus, t *target) (tit
 	if t != nil && t.leads(s, "rpm-ostree "+title) {
 		return title, nil
 	}
-	r.say("cancelling what an earlier attempt has left: " + title)
+	r.say("cancelling the unit of an earlier attempt: " + title)
 	bounded, cancel := context.WithTimeout(ctx, interruptGrace)
 	defer cancel()
 	// Whether the cancelling succeeds or not, the caller waits for the transaction.

@@ -291,7 +291,7 @@ func TestTroubleThatPassesIsWaitedFor(t *testing.T) {
 	m.output(ctx, "systemd-run", "--unit=same", "rpm-ostree", "rebase", "ostree-unverified-registry:"+image,
 		"--install=usbguard", "--lock-finalization") //nolint:misspell // rpm-ostree's own word
 	m.soon(ctx, "the other client is at work", m.busy(ctx))
-	m.mendOnce(ctx, "waiting: rpm-ostree is at work for another program")
+	m.mendOnce(ctx, "waiting: rpm-ostree works for another program")
 	m.compose(ctx, want, 0)
 	if err := m.rpm().Drop(ctx); err != nil {
 		t.Fatal(err)
@@ -305,9 +305,9 @@ func TestTroubleThatPassesIsWaitedFor(t *testing.T) {
 	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang})
 	m.output(ctx, "systemd-run", "--unit=client", "rpm-ostree", "install", "sysstat")
 	m.soon(ctx, "the other client is at work", m.busy(ctx))
-	m.mendOnce(ctx, "waiting: rpm-ostree is at work for another program")
+	m.mendOnce(ctx, "waiting: rpm-ostree works for another program")
 	again("another client", 2)
-	if !slices.ContainsFunc(m.said, func(text string) bool { return strings.Contains(text, "is at work for another program") }) {
+	if !slices.ContainsFunc(m.said, func(text string) bool { return strings.Contains(text, "works for another program") }) {
 		t.Errorf("it said %q", m.said)
 	}
 }
@@ -373,7 +373,7 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	if err := <-result; !errors.Is(err, errRestart) || ostree.ClassOf(err) != ostree.Retryable {
 		t.Fatalf("gave %v", err)
 	}
-	m.mendOnce(ctx, "waiting for what an earlier")
+	m.mendOnce(ctx, "waiting for the transaction of an earlier")
 	m.compose(ctx, want, 0)
 	if err := m.rpm().Drop(ctx); err != nil {
 		t.Fatal(err)
@@ -421,7 +421,7 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang})
 	m.output(ctx, "systemd-run", "--unit=client", "rpm-ostree", "install", "sysstat")
 	m.soon(ctx, "the other client is at work", m.busy(ctx))
-	m.mendOnce(ctx, "waiting: rpm-ostree is at work for another program")
+	m.mendOnce(ctx, "waiting: rpm-ostree works for another program")
 	m.compose(ctx, osimage.System{Packages: []string{"usbguard"}}, 2)
 	if failed := m.output(ctx, "sh", "-c", "systemctl is-failed client.service; true"); failed == "failed" {
 		t.Error("somebody else's transaction was cancelled")
