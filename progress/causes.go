@@ -431,7 +431,7 @@ func (r *Report) failed(n *nodeReport) *Answer {
 			"or, when the cause is gone: kubectl refit quarantine lift %s", n.pool.Name, n.Name, n.pool.Name)
 	case api.Unreconcilable:
 		a.Verdict, a.Blocking = Unreconcilable, &Object{Kind: "MachineConfig", Name: n.Desired}
-		a.Because = fmt.Sprintf("%s can't be reached from %s on a living host: %s", n.Desired, n.Current, reason)
+		a.Because = fmt.Sprintf("%s can't be reached from %s on a running host: %s", n.Desired, n.Current, reason)
 		a.Do = "remove the named fields from the MachineConfigs, or provision the node anew"
 	default:
 		a.Verdict, a.Blocking = Degraded, &Object{Kind: "Node", Name: n.Name}
@@ -439,7 +439,7 @@ func (r *Report) failed(n *nodeReport) *Answer {
 		a.Do = "correct what the reason names, or revert the MachineConfigs: the agent tries again by itself"
 	}
 	if !onTarget {
-		a.Do = fmt.Sprintf("nothing: the pool controller points it to %s next", n.pool.Target)
+		a.Do = fmt.Sprintf("nothing: the pool controller sends the node to %s next", n.pool.Target)
 		if stop := n.pool.stops(); stop != nil && stop.Verdict == Paused {
 			a.Do = stop.Do + fmt.Sprintf(": then the node goes to %s", n.pool.Target)
 		}
@@ -471,7 +471,7 @@ func (r *Report) rebooting(n *nodeReport) *Answer {
 		Verdict: Rebooting, Since: since,
 		Because: fmt.Sprintf("the node reboots into %s and has not reported since", n.Desired),
 		Do: "wait: a host that does not prove healthy in time goes back by itself; " +
-			"one that is gone for longer than it takes to boot a few times has its story on its console",
+			"if the host stays away for longer than a few boots take, see its console",
 	}
 	if n.NotReady != "" {
 		a.Blocking = &Object{Kind: "Node", Name: n.Name}
@@ -509,7 +509,7 @@ func (r *Report) noDaemon(n *nodeReport) *Answer {
 		if d.Pod == "" {
 			return &Answer{
 				Verdict: NoDaemon, Blocking: workload,
-				Because: "no pod of the daemon runs on the node, so nothing can happen there",
+				Because: "no pod of the daemon runs on the node, so no update can run there",
 				Do: fmt.Sprintf("see why the DaemonSet has no pod there: kubectl -n %s describe daemonset %s",
 					api.Namespace, api.Daemon),
 			}
@@ -525,7 +525,7 @@ func (r *Report) noDaemon(n *nodeReport) *Answer {
 	if r.view.States != nil && n.state == nil {
 		return &Answer{
 			Verdict: NoDaemon, Blocking: cmp.Or(r.daemon(n), workload),
-			Because: "the daemon has never reported from the node: there is no MachineConfigNode of that name",
+			Because: "the daemon has never reported from the node: the node has no MachineConfigNode",
 			Do:      "see its log: " + r.daemonLog(n),
 		}
 	}
@@ -541,7 +541,7 @@ func (r *Report) notTakenUp(n *nodeReport) *Answer {
 		Verdict: NotTakenUp, Blocking: r.daemon(n),
 		Because: fmt.Sprintf("the node's desired configuration is %s; its agent still reports %s",
 			n.Desired, cmp.Or(n.state.Spec.ConfigVersion.Desired, "nothing")),
-		Do: "when that lasts for more than some seconds, see its log: " + r.daemonLog(n),
+		Do: "if this lasts for more than some seconds, see the log of the agent: " + r.daemonLog(n),
 	}
 }
 
@@ -572,7 +572,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 	a := &Answer{Verdict: Draining, Since: n.drain.Since}
 	if len(n.drain.Waiting) == 0 {
 		a.Verdict = Updating
-		a.Because = fmt.Sprintf("the node is drained for %s: %s to go", n.Desired, number(n.drain.Left, "pod")) +
+		a.Because = fmt.Sprintf("the node is drained for %s: %s left", n.Desired, number(n.drain.Left, "pod")) +
 			limitText(n.drain)
 		return a
 	}
@@ -587,7 +587,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 		why = fmt.Sprintf("is held by PodDisruptionBudget %s, which allows %s now",
 			w.Budget, number(int(w.Allowed), "disruption"))
 		a.Do = fmt.Sprintf("give the pod's workload another ready replica, or widen the budget "+
-			"(kubectl -n %s describe pdb %s); the drain goes on by itself", w.Namespace, w.Budget)
+			"(kubectl -n %s describe pdb %s); the drain continues by itself", w.Namespace, w.Budget)
 	case api.DrainWaitTerminating:
 		why = "is terminating"
 		a.Do = fmt.Sprintf("see what delays the pod (its grace period, finalizers): kubectl -n %s describe pod %s",
@@ -597,7 +597,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 		a.Do = "see the webhook or quota that the message names"
 	case api.DrainWaitComesBack:
 		why = "comes back to the cordoned node"
-		a.Do = "the drain goes on by itself, without it; have the pod not tolerate node.kubernetes.io/unschedulable"
+		a.Do = "the drain continues without this pod; remove the pod's toleration of node.kubernetes.io/unschedulable"
 	default:
 		why = "could not be evicted"
 		a.Do = "the daemon tries again by itself; see the message"
@@ -638,7 +638,7 @@ func (r *Report) underWay(n *nodeReport) *Answer {
 	}
 	what, since := n.doing()
 	what = strings.ToLower(what)
-	because := fmt.Sprintf("the node is on its way from %s to %s: %s", cmp.Or(n.Current, "nothing"), n.Desired, what)
+	because := fmt.Sprintf("the node is updating from %s to %s: %s", cmp.Or(n.Current, "nothing"), n.Desired, what)
 	if n.step.Message != "" {
 		because += " (" + n.step.Message + ")"
 	}
@@ -685,7 +685,7 @@ func (r *Report) upToDate(n *nodeReport) *Answer {
 		return nil
 	}
 	a := &Answer{
-		Verdict: UpToDate, Since: n.condition(mcfgv1.MachineConfigNodeUpdated), Because: "it has " + n.Current,
+		Verdict: UpToDate, Since: n.condition(mcfgv1.MachineConfigNodeUpdated), Because: "the node has " + n.Current,
 	}
 	if hold := n.pool.Rules.Kept[n.Name]; hold != nil {
 		a.Because += "; " + hold.Because
@@ -718,7 +718,7 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 		words = append(words, fmt.Sprintf("%d more", len(taking)-most))
 	}
 	ahead := slices.IndexFunc(n.pool.waiting, func(w *nodeReport) bool { return w == n })
-	a.Because = fmt.Sprintf("it waits for its turn: %s of pool %s may be out of service, taken by %s",
+	a.Because = fmt.Sprintf("the node waits for its turn: %s of pool %s may be out of service, taken by %s",
 		number(n.pool.MaxUnavailable, "node"), n.pool.Name, strings.Join(words, ", "))
 	if ahead > 0 {
 		a.Because += fmt.Sprintf("; %s before it", number(ahead, "node"))
@@ -734,7 +734,7 @@ func (p *poolReport) tries(n *nodeReport) *Answer {
 	}
 	return &Answer{
 		Verdict: WaitsForTurn, Blocking: &Object{Kind: "Node", Name: p.first.Name},
-		Because: fmt.Sprintf("it waits for its turn: %s failed on node %s, was lifted, and is tried there first",
+		Because: fmt.Sprintf("the node waits for its turn: %s failed on node %s, was lifted, and is tried there first",
 			p.Target, p.first.Name),
 		Do: "wait, or see kubectl refit explain node/" + p.first.Name,
 	}
@@ -746,7 +746,7 @@ func (r *Report) occupied(n *nodeReport) (string, time.Time) {
 	case n.soaks() && n.pool.Rules.Gated[n.Name] != nil:
 		return "arrived, " + n.pool.Rules.Gated[n.Name].Because, n.Arrived.Since
 	case n.soaks():
-		return "arrived, soaks until " + n.pool.Rules.Soaking[n.Name].UTC().Format(time.RFC3339), n.Arrived.Since
+		return "arrived and soaks until " + n.pool.Rules.Soaking[n.Name].UTC().Format(time.RFC3339), n.Arrived.Since
 	case n.Failing():
 		return strings.ToLower(string(n.State)), n.condition(mcfgv1.MachineConfigNodeNodeDegraded)
 	case n.Moving():
@@ -775,8 +775,8 @@ func (p *poolReport) writesRefused() *Answer {
 	}
 	if webhook := webhookNamed.FindStringSubmatch(c.Message); webhook != nil {
 		a.Blocking = &Object{Kind: "Webhook", Name: webhook[1]}
-		a.Do = "have it answer, or take it out of its ValidatingWebhookConfiguration or MutatingWebhookConfiguration: " +
-			"kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations; the controller goes on by itself"
+		a.Do = "repair the webhook, or remove it from its ValidatingWebhookConfiguration or MutatingWebhookConfiguration: " +
+			"kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations; the controller continues by itself"
 	}
 	return a
 }
@@ -788,8 +788,9 @@ var webhookNamed = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
 func (r *Report) notOffered(n *nodeReport) *Answer {
 	return &Answer{
 		Verdict: NotOffered, Blocking: &controllerDeployment,
-		Because: fmt.Sprintf("it is the node's turn to go to %s, and the pool controller has not sent it", n.pool.Target),
-		Do:      "when that lasts for more than some seconds, " + lookAtController,
+		Because: fmt.Sprintf("it is the node's turn to go to %s, and the pool controller has not sent the node",
+			n.pool.Target),
+		Do: "if this lasts for more than some seconds, " + lookAtController,
 	}
 }
 

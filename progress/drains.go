@@ -33,8 +33,8 @@ func (n *nodeReport) drainStep() *Answer {
 	case d.Phase == api.DrainExcludes:
 		return &Answer{
 			Verdict: Updating, Since: d.PhaseSince, Until: d.Limit,
-			Because: fmt.Sprintf("the drain for %s begins at %s: until then load balancers have time to notice that the "+
-				"node leaves them", n.Desired, d.Limit.UTC().Format(time.RFC3339)),
+			Because: fmt.Sprintf("the drain for %s begins at %s: until then, load balancers have time to see that the "+
+				"node goes out of service", n.Desired, d.Limit.UTC().Format(time.RFC3339)),
 		}
 	case d.Phase != api.DrainDetaches || len(d.Volumes) == 0:
 		return nil
@@ -71,14 +71,14 @@ func limitText(d *api.Drain) string {
 		return ""
 	}
 	then := map[api.DrainTimeout]string{
-		api.DrainHolds:  "the node is uncordoned then, and held",
-		api.DrainForces: "pods that refuse eviction are deleted from then on",
+		api.DrainHolds:  "the node is then uncordoned and held",
+		api.DrainForces: "pods that refuse eviction are then deleted",
 	}[d.OnTimeout]
 	switch {
 	case then == "":
-		then = "the drain continues after that"
+		then = "the drain then continues"
 	case d.OnTimeout == api.DrainForces && d.Phase == api.DrainDetaches:
-		then = "they are not waited for after that"
+		then = "the update then continues without these volumes"
 	}
 	return fmt.Sprintf("; its limit is %s: %s", d.Limit.UTC().Format(time.RFC3339), then)
 }

@@ -33,7 +33,7 @@ func TestWhatADrainByAPolicyIsAtIsExplained(t *testing.T) {
 			d.Phase, d.OnTimeout, d.Left, d.Waiting = api.DrainEvicts, api.DrainHolds, 1, []api.WaitingPod{router}
 		}), explanation{
 			verdict: Draining, blocking: "PodDisruptionBudget shop/router", since: 1, do: "describe pdb router",
-			says: []string{"its limit is " + until + ": the node is uncordoned then, and held"},
+			says: []string{"its limit is " + until + ": the node is then uncordoned and held"},
 		}, time.Time{}},
 		"volumes": {at(func(d *api.Drain) {
 			d.Phase, d.OnTimeout = api.DrainDetaches, api.DrainForces
@@ -41,7 +41,7 @@ func TestWhatADrainByAPolicyIsAtIsExplained(t *testing.T) {
 		}), explanation{
 			verdict: Draining, blocking: "VolumeAttachment csi-1", since: 1, do: "kubectl describe volumeattachment csi-1",
 			says: []string{"2 volumes are still attached", "PersistentVolume pv-1 (disk is busy), VolumeAttachment csi-2",
-				"its limit is " + until + ": they are not waited for after that"},
+				"its limit is " + until + ": the update then continues without these volumes"},
 		}, time.Time{}},
 		"held": {func(w *world) {
 			w.at(w.b, renderedA, renderedB, api.Working, "")
@@ -55,7 +55,7 @@ func TestWhatADrainByAPolicyIsAtIsExplained(t *testing.T) {
 		"held for something else": {func(w *world) {
 			w.at(w.b, renderedA, renderedB, api.Working, "")
 			w.b.Annotations[api.DrainHeldKey] = api.Encode(api.DrainHold{Config: renderedA, Since: began, Until: limit})
-		}, explanation{verdict: Updating, since: -1, says: []string{"on its way"}}, time.Time{}},
+		}, explanation{verdict: Updating, since: -1, says: []string{"updating from"}}, time.Time{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

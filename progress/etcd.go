@@ -101,7 +101,7 @@ func (e *Etcd) Hold(node string, nodes []string) *Hold {
 	if e == nil {
 		return nil
 	}
-	const ignore = "; where etcd does not run on these nodes: spec.controlPlane.etcd: Ignore"
+	const ignore = "; if etcd does not run on these nodes: spec.controlPlane.etcd: Ignore"
 	if len(e.Members) == 0 {
 		if e.Trouble == "" {
 			return nil
@@ -126,7 +126,7 @@ func (e *Etcd) Hold(node string, nodes []string) *Hold {
 			return &Hold{
 				Verdict: EtcdUnhealthy, Blocking: &Object{Kind: "Node", Name: other},
 				Because: fmt.Sprintf("node %s of the control plane has no etcd member, and etcd may not lose one", other),
-				Do:      "see why its etcd does not run (crictl ps on the host)" + ignore,
+				Do:      "see why etcd does not run on the node (crictl ps on the host)" + ignore,
 			}
 		}
 	}

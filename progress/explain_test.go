@@ -258,7 +258,7 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.draining(w.a, 1, api.WaitingPod{Namespace: "shop", Name: "db", Since: began, Why: api.DrainWaitError})
 		}, "a", explanation{Draining, "Pod shop/db", 0, []string{"could not be evicted"}, "tries again"}},
 		"drain under way": {func(w *world) { w.draining(w.a, 12) }, "a",
-			explanation{Updating, "", 0, []string{"12 pods to go"}, ""}},
+			explanation{Updating, "", 0, []string{"12 pods left"}, ""}},
 		"drain of an earlier update": {func(w *world) {
 			w.draining(w.a, 1, router)
 			w.at(w.a, renderedA, renderedA, api.Working, "")
@@ -316,7 +316,7 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 		"rolled back, and pointed elsewhere": {func(w *world) {
 			w.at(w.a, renderedA, "rendered-worker-cc", api.RolledBack, "rolled back")
 		}, "a", explanation{RolledBack, "MachineConfig rendered-worker-cc", never, nil,
-			"nothing: the pool controller points it"}},
+			"nothing: the pool controller sends the node"}},
 		"quarantined on another node": {func(w *world) {
 			w.at(w.a, renderedA, renderedB, api.RolledBack, "rolled back")
 			quarantineOn(w.a)

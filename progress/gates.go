@@ -108,5 +108,5 @@ func (p *poolReport) backText() string {
 	if left == 0 || !p.GoesBack() {
 		return ""
 	}
-	return fmt.Sprintf("; %s to go back to %s still", number(left, "node"), p.Previous)
+	return fmt.Sprintf("; %s still to go back to %s", number(left, "node"), p.Previous)
 }

@@ -81,7 +81,7 @@ func TestWhoGoesBackSaysForWhichGate(t *testing.T) {
 	w.says(t, "a", Updating, "the node goes back: "+why)
 	w.says(t, "b", GoingBack, "the node goes back to "+renderedA, why)
 	w.says(t, "c", Quarantined, renderedB+" is offered to no node: "+why)
-	w.says(t, "", Quarantined, why, "2 nodes to go back to "+renderedA)
+	w.says(t, "", Quarantined, why, "2 nodes still to go back to "+renderedA)
 	w.at(w.a, renderedA, renderedA, api.Done, "")
 	if _, ended := NewReport(w.View).Ended("worker"); ended {
 		t.Error("it has ended, and b is still to go back")

@@ -129,7 +129,7 @@ func (n *Node) OverdueText() string {
 		why = append(why, "the agent's last report: "+n.Reason)
 	}
 	if n.Desired != n.Awaited.Config {
-		why = append(why, "the node was sent to "+n.Desired+" since, and has not answered")
+		why = append(why, "the node was sent to "+n.Desired+", and has not answered since")
 	}
 	return fmt.Sprintf("the node has neither proved %s nor gone back within %s, since %s: %s", n.Awaited.Config,
 		n.verdictTime(), n.Awaited.Since.UTC().Format(time.RFC3339), strings.Join(why, "; "))
@@ -146,6 +146,7 @@ func (r *Report) overdue(n *nodeReport) *Answer {
 		Do: "on the host or its console: machine-config-daemon status; systemctl status machine-config-daemon-prove " +
 			"machine-config-daemon-recover; machine-config-daemon rollback goes back. When " +
 			n.Awaited.Config + " is the cause, " +
-			"revert the MachineConfigs of pool " + n.pool.Name + ": no other node goes there meanwhile than maxUnavailable lets",
+			"revert the MachineConfigs of pool " + n.pool.Name +
+			": meanwhile no more nodes get the configuration than maxUnavailable allows",
 	}
 }

@@ -14,7 +14,7 @@ const (
 	Bypassed = "windows, blackouts, stages, soaks, gates, dependsOn, staging ahead and approval"
 	// NotBypassed names the rules that hold in spite of an api.Bypass.
 	NotBypassed = "the pool's maxUnavailable, the failure budget, pauses, quarantines, etcd's health, how nodes are " +
-		"drained, and that a policy which makes no sense holds its pools"
+		"drained, and that an invalid policy holds its pools"
 )
 
 // Rules are what a RolloutPolicy rules for a pool at a moment. With the zero value only the pool's own maxUnavailable

@@ -93,7 +93,7 @@ var Verdicts = []Meaning{
 		"Give the node the labels that the `spec.nodeSelector` of a pool asks for", "", goesOn, 1},
 	{SeveralPools, AboutNode, "More than one custom pool selects the node, so no pool changes the node",
 		"Remove the label by which one of these pools selects the node", "", stops, 1},
-	{ConfigMissing, AboutNode, "The rendered configuration that the node shall have is not in the cluster",
+	{ConfigMissing, AboutNode, "The node's desired configuration is not in the cluster",
 		"Wait half a minute: the controller makes a pool's configuration again. Otherwise resume the pool, or " +
 			"change its MachineConfigs",
 		"a-rendered-configuration-is-gone", goesOn, 2},
@@ -112,7 +112,7 @@ var Verdicts = []Meaning{
 		"notready-rebooting", goesOn, 9},
 	{NotReady, AboutNode, "The kubelet or the node controller says that the node is not ready",
 		"`kubectl describe node NODE`; on the host `systemctl status kubelet`", "notready-rebooting", goesOn, 5},
-	{NoDaemon, AboutNode, "No pod of the daemon is on the node, or it does not run, or it has never reported",
+	{NoDaemon, AboutNode, "The node has no pod of the daemon, or the pod does not run or has never reported",
 		"`kubectl describe` the named object. If the daemon runs, see its log", "nodaemon-nottakenup", goesOn, 3},
 	{NotTakenUp, AboutNode, "The daemon still works on another configuration",
 		"If this lasts for more than some seconds, see the daemon's log", "nodaemon-nottakenup", goesOn, 6},

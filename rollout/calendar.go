@@ -189,7 +189,7 @@ func readSpan(w api.Window, zone *time.Location) (span, error) {
 
 func readCron(text string, zone *time.Location) (schedule, error) {
 	if strings.Contains(text, "=") {
-		return nil, fmt.Errorf("cron: %q: the time zone is said in spec.windows.timeZone", text)
+		return nil, fmt.Errorf("cron: %q: set the time zone in spec.windows.timeZone", text)
 	}
 	parsed, err := fiveFields.Parse(text)
 	if err != nil {
@@ -279,7 +279,7 @@ func readTime(text string) (shown time.Time, day bool, err error) {
 	if shown, err = time.Parse(localTime, text); err == nil {
 		return shown, false, nil
 	}
-	return shown, false, fmt.Errorf("%q is neither a day as in 2026-12-20 nor a time as in 2026-12-20T18:00:00", text)
+	return shown, false, fmt.Errorf("%q is neither a day such as 2026-12-20 nor a time such as 2026-12-20T18:00:00", text)
 }
 
 // rule is a recurrence rule of RFC 5545. The library counts from the first time at every question, so the times that it
@@ -356,14 +356,14 @@ const mostCounted = 1000
 func readRule(text, start string, zone *time.Location) (schedule, error) {
 	shown, day, err := readTime(start)
 	if err != nil || day {
-		return nil, fmt.Errorf("start: %q is no time as in 2026-01-10T22:00:00", start)
+		return nil, fmt.Errorf("start: %q is not a time such as 2026-01-10T22:00:00", start)
 	}
 	begin := clocksShow(shown, zone)
 	if begin.Year() < oldest {
 		return nil, fmt.Errorf("start: %s is before the year %d", start, oldest)
 	}
 	if strings.Contains(text, "DTSTART") {
-		return nil, fmt.Errorf("rrule: %q: the first time is said in start", text)
+		return nil, fmt.Errorf("rrule: %q: set the first time in start", text)
 	}
 	option, err := rrule.StrToROptionInLocation(text, zone)
 	if err != nil {
@@ -377,9 +377,9 @@ func readRule(text, start string, zone *time.Location) (schedule, error) {
 	case option.Freq == rrule.MINUTELY || option.Freq == rrule.SECONDLY:
 		return nil, fmt.Errorf("rrule: %q: a window can't open more often than once in an hour", text)
 	case option.Freq == rrule.HOURLY && slices.ContainsFunc(picks, func(p []int) bool { return len(p) > 0 }):
-		return nil, fmt.Errorf("rrule: %q: FREQ=HOURLY goes with BYDAY and BYMINUTE alone; say FREQ=DAILY with BYHOUR", text)
+		return nil, fmt.Errorf("rrule: %q: FREQ=HOURLY allows only BYDAY and BYMINUTE; use FREQ=DAILY with BYHOUR", text)
 	case option.Count > mostCounted:
-		return nil, fmt.Errorf("rrule: %q: COUNT may be %d at most; say UNTIL", text, mostCounted)
+		return nil, fmt.Errorf("rrule: %q: COUNT may be %d at most; use UNTIL", text, mostCounted)
 	}
 	option.Dtstart = begin
 	if _, err := rrule.NewRRule(*option); err != nil {

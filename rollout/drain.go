@@ -41,7 +41,7 @@ func checkDrain(p *api.DrainPolicy) []error {
 		if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
 			errs = append(errs, fmt.Errorf("spec.drain.skipPodSelectors[%d]: %w", i, err))
 		} else if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-			errs = append(errs, fmt.Errorf("spec.drain.skipPodSelectors[%d]: it has every pod", i))
+			errs = append(errs, fmt.Errorf("spec.drain.skipPodSelectors[%d]: the selector matches every pod", i))
 		}
 	}
 	switch p.OnTimeout {

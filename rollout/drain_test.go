@@ -39,7 +39,7 @@ func TestOrdersAreForNodesThatAreNotThere(t *testing.T) {
 func TestABadDrainPolicyIsNamedByItsField(t *testing.T) {
 	t.Parallel()
 	for says, p := range map[string]*api.DrainPolicy{
-		"spec.drain.skipPodSelectors[1]: it has every pod": {SkipPodSelectors: []metav1.LabelSelector{
+		"spec.drain.skipPodSelectors[1]: the selector matches every pod": {SkipPodSelectors: []metav1.LabelSelector{
 			{MatchLabels: map[string]string{"a": "b"}}, {},
 		}},
 		`spec.drain.skipPodSelectors[0]: "Is" is not a valid label selector operator`: {SkipPodSelectors: []metav1.LabelSelector{

@@ -65,7 +65,7 @@ func (b *Book) FollowReported(pools []*progress.Pool, now time.Time, self string
 		if p.Rules.Policy == "" || p.Rules.Hold != nil || r == nil || r.Verdict != progress.EtcdUnhealthy {
 			continue
 		}
-		hold := &progress.Hold{Verdict: r.Verdict, Because: r.Because, Do: "mend the member of etcd that is named"}
+		hold := &progress.Hold{Verdict: r.Verdict, Because: r.Because, Do: "repair the named member of etcd"}
 		if p.Complete() {
 			p.Rules.Unproved = hold
 		} else {

@@ -160,7 +160,7 @@ func (j *judge) gateNodes() {
 		end, soaks := j.rules.Soaking[n.Name]
 		switch {
 		case waits || n.NotReady != "":
-			j.rules.Gated[n.Name] = j.waits(n, "has arrived, and has not been ready there yet")
+			j.rules.Gated[n.Name] = j.waits(n, "has arrived, and has not been ready since")
 		case soaks:
 			j.rules.Gated[n.Name] = j.soaking("node "+n.Name, end)
 		default:

@@ -53,7 +53,7 @@ func (j *judge) rule() {
 	if p.problem != nil {
 		j.rules.Hold = &progress.Hold{
 			Verdict: progress.PolicyUnusable,
-			Because: "the pool's RolloutPolicy makes no sense: " + message.OneLine(p.problem.Error()),
+			Because: "the pool's RolloutPolicy is not valid: " + message.OneLine(p.problem.Error()),
 			Do:      "correct it (kubectl edit rolloutpolicy " + p.name + ")",
 		}
 		j.rules.Orders = kept(pool)
@@ -256,7 +256,7 @@ func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 			arrived = append(arrived, n)
 			since, waits := j.readySince(n)
 			if waits {
-				return j.comesFirst(s, n, "has not been ready there yet")
+				return j.comesFirst(s, n, "has not been ready since")
 			}
 			if hold := j.rules.Gated[n.Name]; hold != nil {
 				return hold
@@ -397,7 +397,7 @@ func (j *judge) closed(m moment) *progress.Hold {
 	if m.until.IsZero() {
 		return &progress.Hold{ // waiting for that would be useless
 			Verdict: progress.PolicyUnusable, Blocking: policyObject(j.name),
-			Because: what + ", and by spec.windows none will ever open again",
+			Because: what + ", and spec.windows opens none ever again",
 			Do:      "add a window (kubectl edit rolloutpolicy " + j.name + ")" + j.orBypass(),
 		}
 	}
@@ -418,7 +418,7 @@ func (j *judge) dependency() *progress.Hold {
 		case other == nil:
 			return &progress.Hold{
 				Verdict: progress.PolicyUnusable, Blocking: policyObject(j.name),
-				Because: fmt.Sprintf("spec.dependsOn names pool %s, which is not there", name),
+				Because: fmt.Sprintf("spec.dependsOn names pool %s, which does not exist", name),
 				Do:      "correct it (kubectl edit rolloutpolicy " + j.name + ")",
 			}
 		case other.Rendering:

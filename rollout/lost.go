@@ -50,7 +50,7 @@ func (b *Book) without(p *progress.Pool) progress.Rules {
 	r.Orders = kept(p)
 	r.Hold = &progress.Hold{
 		Verdict: progress.PolicyUnusable, Blocking: policyObject(p.Noted.Name), Because: why,
-		Do: fmt.Sprintf("install the definition of RolloutPolicies, and apply the policies again; where pool %s is to have "+
+		Do: fmt.Sprintf("install the definition of RolloutPolicies, and apply the policies again; if pool %s shall have "+
 			"no policy any more: kubectl annotate mcp %s %s-", p.Name, p.Name, api.RolloutPolicyKey),
 	}
 	if p.Target != p.Previous {

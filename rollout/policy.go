@@ -68,7 +68,8 @@ func read(object *api.RolloutPolicy) *policy {
 		spec := &object.Spec.Stages[i]
 		s := stage{name: spec.Name, spec: spec, selector: labels.Everything()}
 		if s.name == restStage {
-			errs = append(errs, fmt.Errorf("spec.stages[%d].name: %s is that of the nodes that no other takes", i, restStage))
+			errs = append(errs, fmt.Errorf("spec.stages[%d].name: %s is reserved for the nodes that no stage selects", i,
+				restStage))
 		}
 		if spec.NodeSelector != nil {
 			if s.selector, err = metav1.LabelSelectorAsSelector(spec.NodeSelector); err != nil {
@@ -246,8 +247,8 @@ func (b *Book) circle(p *progress.Pool, by map[string]*progress.Pool) *progress.
 	}
 	return &progress.Hold{
 		Verdict: progress.PolicyUnusable, Blocking: policyObject(b.of(p)[0].name),
-		Because: "spec.dependsOn goes round in a circle: " + strings.Join(way, " waits for "),
-		Do:      "take one of these out",
+		Because: "spec.dependsOn is circular: " + strings.Join(way, " waits for "),
+		Do:      "remove one of these dependencies",
 	}
 }
 

@@ -203,7 +203,7 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 	h := &progress.Hold{
 		Verdict: progress.NeedsApproval, Blocking: &progress.Object{Kind: "MachineConfigPool", Name: j.pool.Name},
 		Because: fmt.Sprintf("%s is %s, and waits for an approval%s", target, a.far(), a.without()),
-		Do:      fmt.Sprintf("look at it and approve it: kubectl refit approve %s%s", j.pool.Name, j.orBypass()),
+		Do:      fmt.Sprintf("check the staged OS and approve it: kubectl refit approve %s%s", j.pool.Name, j.orBypass()),
 	}
 	digests := slices.Sorted(maps.Keys(a.Digests))
 	switch {
@@ -213,10 +213,10 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 	case len(digests) > 1:
 		h.Because = fmt.Sprintf("%s is not the same OS on all nodes: %s", target, a.Differs())
 		h.Do = fmt.Sprintf("name the image by its digest in osImageURL: its tag or ref now means another OS. "+
-			"Or approve one of the digests, and nodes with others stay as they are: kubectl refit approve %s --digest DIGEST",
+			"Or approve one of the digests, and nodes with other digests wait: kubectl refit approve %s --digest DIGEST",
 			j.pool.Name)
 	case a.Approval != nil:
-		h.Because += fmt.Sprintf("; that by %s is for %s", a.Approval.By, cmp.Or(a.Approval.Digest, "no OS"))
+		h.Because += fmt.Sprintf("; the approval by %s is for %s", a.Approval.By, cmp.Or(a.Approval.Digest, "no OS"))
 	}
 	return h
 }
@@ -291,7 +291,7 @@ func (j *judge) unstaged(a *ahead, n *progress.Node) *progress.Hold {
 			Until: n.Staged.Since.Add(api.StageRetry(n.Staged.Tries)),
 			Because: fmt.Sprintf("the node serves, and could not stage %s (tries: %d): %s", target,
 				max(n.Staged.Tries, 1), n.Staged.Error),
-			Do: "correct on the node what the error names: the agent tries again by itself",
+			Do: "correct the named problem on the node: the agent tries again by itself",
 		}
 	}
 	return j.staging(a)

@@ -85,7 +85,7 @@ func TestACanaryThatFailsItsGateGoesBackAndTheRolloutStops(t *testing.T) {
 	l.until("it is quarantined", func() bool {
 		return strings.HasPrefix(l.condition("worker", api.PoolQuarantined), "True "+configB+" is offered to no node: "+failed)
 	})
-	l.explained("worker", "Quarantined", "1 node to go back to "+configA)
+	l.explained("worker", "Quarantined", "1 node still to go back to "+configA)
 	l.agents.hold("w-0", false)
 	l.explained("w-0", "Quarantined", failed)
 	l.explained("w-3", "Quarantined", failed)

@@ -67,7 +67,7 @@ func TestANodeWhoseVerdictDoesNotComeIsNamedByTheControllersClock(t *testing.T) 
 	l.until("the node is sent elsewhere", func() bool { return l.stand(gone).Desired == c })
 	l.until("the pool says that it has not answered", func() bool {
 		said := l.condition("worker", mcfgv1.MachineConfigPoolDegraded)
-		return strings.HasPrefix(said, "True") && strings.Contains(said, "the node was sent to "+c+" since, and has not answered")
+		return strings.HasPrefix(said, "True") && strings.Contains(said, "the node was sent to "+c+", and has not answered since")
 	})
 	if n := l.stand(gone); !n.Overdue() || !n.Awaited.Since.Equal(since) {
 		t.Errorf("once it was sent elsewhere, it is waited for as %+v", n.Awaited)
