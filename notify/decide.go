@@ -146,8 +146,8 @@ func (t *teller) started() {
 		return
 	}
 	m.Started = true
-	text := fmt.Sprintf("pool %s: the update to %s begins, %d of %d nodes have it", p.Name, p.Target, p.Updated,
-		p.Machines)
+	text := fmt.Sprintf("pool %s: the update to %s begins; %d of %d nodes have the configuration", p.Name, p.Target,
+		p.Updated, p.Machines)
 	if len(sent) > 0 {
 		text += "; first: " + names(sent)
 	}
@@ -217,7 +217,7 @@ func (t *teller) gateRolledBack(q *api.Quarantine) {
 	p := t.seen.Pool
 	because := progress.WhyRefused(q)
 	if p.GoesBack() {
-		because += "; nodes that have it go back to " + p.Previous
+		because += "; nodes with the configuration go back to " + p.Previous
 	}
 	t.tell(api.RolloutRolledBack, api.RolloutNews{
 		Reason: string(progress.Quarantined), Because: because,

@@ -463,7 +463,7 @@ func TestAGateThatHasNodesGoBackIsToldOnce(t *testing.T) {
 	failed := api.Encode([]api.Quarantine{{Config: "B", Gate: "smoke", Reason: "was closed", Since: morning}})
 	f.pool.Annotations = map[string]string{api.PoolQuarantineKey: failed}
 	_, news := Decide(f.memory, f.seen(false), f.now)
-	if len(news) != 2 || !strings.Contains(news[0].Text, "gate smoke was closed; nodes that have it go back to A") {
+	if len(news) != 2 || !strings.Contains(news[0].Text, "gate smoke was closed; nodes with the configuration go back to A") {
 		t.Errorf("told %+v", news)
 	}
 	f.expect("RolledBack Quarantined, NeedsYou Quarantined")

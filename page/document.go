@@ -304,7 +304,7 @@ func (s *state) rules(p progress.Pool) []fact {
 	case a.Approval != nil:
 		out = append(out, fact{"Approved", "by " + a.Approval.By})
 	case a.Required:
-		out = append(out, fact{"Approved", "by nobody yet"})
+		out = append(out, fact{"Approved", "not yet"})
 	}
 	return out
 }

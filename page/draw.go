@@ -144,7 +144,7 @@ func outcome(r api.PastRollout, p progress.Pool) (mood, string) {
 	case r.Failed > 0:
 		return trouble, fmt.Sprintf("%d of %d updated", p.Updated, p.Machines) + failed
 	case r.Began.IsZero():
-		return waits, "waits, nobody was sent yet"
+		return waits, "waits, no node was sent yet"
 	}
 	return busy, fmt.Sprintf("under way, %d of %d updated", p.Updated, p.Machines)
 }

@@ -216,7 +216,7 @@ func Guard(pages http.Handler, line *Line, filter func(http.Handler) (http.Handl
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			h.Set("Allow", "GET, HEAD")
-			refuse(w, http.StatusMethodNotAllowed, "this can only be read")
+			refuse(w, http.StatusMethodNotAllowed, "the page is read-only")
 			return
 		case r.URL.Path == "/" || r.URL.Path == pagesPath:
 			http.Redirect(w, r, pagesPath+"/", http.StatusFound)
@@ -227,7 +227,7 @@ func Guard(pages http.Handler, line *Line, filter func(http.Handler) (http.Handl
 			r.Header.Set("Authorization", "Bearer "+token)
 		}
 		if r.Header.Get("Authorization") == "" {
-			refuse(w, http.StatusUnauthorized, "a token of the cluster is needed (kubectl create token), as the password")
+			refuse(w, http.StatusUnauthorized, "give a token of the cluster as the password (kubectl create token)")
 			return
 		}
 		allowed.ServeHTTP(&gate{ResponseWriter: w, line: line}, r)
@@ -270,8 +270,8 @@ func (g *gate) WriteHeader(code int) {
 	case code == http.StatusInternalServerError && g.line.dead.Load():
 		g.mute = true
 		g.Header().Del(challenge)
-		refuse(g.ResponseWriter, http.StatusServiceUnavailable, "the cluster could not be asked whose the token is, or "+
-			"whether that account may see this: try again")
+		refuse(g.ResponseWriter, http.StatusServiceUnavailable, "the cluster could not check the token, or "+
+			"the rights of its account; try again")
 		return
 	case code == http.StatusInternalServerError:
 		code = http.StatusUnauthorized

@@ -239,10 +239,10 @@ func TestTheFirstPageSaysWhereEverythingStands(t *testing.T) {
 
 	worker := section(t, page, "worker")
 	contains(t, "worker", worker.text(), "! Draining", "1 of 4 updated to "+rendered("worker", "b"),
-		"1 Updated 2 Waiting 1 Updating", "Waits for PodDisruptionBudget shop/checkout",
+		"1 Updated 2 Waiting 1 Updating", "Blocked by PodDisruptionBudget shop/checkout",
 		"pod shop/checkout-7d9 is held by PodDisruptionBudget checkout, which allows 0 disruptions now",
-		"Do give the pod's workload another ready replica", "Since 2026-11-22 11:48 UTC (12m)",
-		"Out of service at a time 2 nodes", "2 with nothing to say but what is said of the pool. 1 up to date. All nodes of worker")
+		"What to do give the pod's workload another ready replica", "Since 2026-11-22 11:48 UTC (12m)",
+		"Out of service at a time 2 nodes", "2 waiting for the same reason as the pool. 1 up to date. All nodes of worker")
 	nodes := rows(worker, "nodes")
 	if len(nodes) != 1 || !strings.HasPrefix(nodes[0], "worker-2 ! Draining 12m aaaaaaaa → bbbbbbbb PodDisruptionBudget shop/checkout") {
 		t.Errorf("the nodes of worker are\n%s", strings.Join(nodes, "\n"))
@@ -260,7 +260,7 @@ func TestTheFirstPageSaysWhereEverythingStands(t *testing.T) {
 		"! 0 of 2 updated, failed on 1")
 	edge := section(t, page, "edge")
 	contains(t, "edge", edge.text(), "○ OutsideWindow", "RolloutPolicy nights", "Next window 2026-11-22 22:00 UTC (in 10h)",
-		"○ waits, nobody was sent yet")
+		"○ waits, no node was sent yet")
 	contains(t, "master", section(t, page, "master").text(), "✓ UpToDate", "1 of 1 updated")
 	if text := edge.text(); strings.Contains(text, "Quarantined") {
 		t.Errorf("what failed in another pool is shown with edge:\n%s", text)
@@ -361,7 +361,7 @@ func TestRolloutsAreDrawnAgainstTheLongest(t *testing.T) {
 	}{
 		{api.PastRollout{Config: p.Target, Wanted: hour(1), Began: hour(0.5)}, "busy 500+500 [500]: under way, 1 of 4 updated"},
 		{api.PastRollout{Config: p.Target, Wanted: hour(1), Began: hour(1), Failed: 2}, "trouble 0+1000 [500]: 1 of 4 updated, failed on 2"},
-		{api.PastRollout{Config: p.Target, Wanted: hour(1)}, "waits 1000+0 [500]: waits, nobody was sent yet"},
+		{api.PastRollout{Config: p.Target, Wanted: hour(1)}, "waits 1000+0 [500]: waits, no node was sent yet"},
 		{api.PastRollout{Config: "x", Wanted: hour(5), Began: hour(5), Ended: hour(4), Nodes: 3, Updated: 3}, "good 0+1000 []: done, 3 nodes"},
 		{
 			api.PastRollout{Config: "x", Wanted: hour(5), Began: hour(5), Ended: hour(4), Nodes: 3, Updated: 3, Failed: 1},
@@ -455,7 +455,7 @@ func TestTheNodesOfALargePoolArePagedThrough(t *testing.T) {
 	if n := len(rows(large, "nodes")); n != few {
 		t.Errorf("the first page lists %d nodes", n)
 	}
-	contains(t, "large", large.text(), "5 more", "270 with nothing to say but what is said of the pool. 150 up to date.")
+	contains(t, "large", large.text(), "5 more", "270 waiting for the same reason as the pool. 150 up to date.")
 	seen := map[string]bool{}
 	var pages []int
 	for path := "/page/pools/large"; path != ""; {
@@ -668,7 +668,7 @@ func TestAClusterThatCantBeAskedIsNoFaultOfTheToken(t *testing.T) {
 		if w.Code != test.code || challenged != (w.Code == http.StatusUnauthorized) {
 			t.Errorf("%s: %d, asked for another token: %t", test.name, w.Code, challenged)
 		}
-		if said := strings.Contains(w.Body.String(), "could not be asked"); said != (w.Code == http.StatusServiceUnavailable) {
+		if said := strings.Contains(w.Body.String(), "could not check the token"); said != (w.Code == http.StatusServiceUnavailable) {
 			t.Errorf("%s: %s", test.name, w.Body)
 		}
 	}

@@ -97,11 +97,11 @@ func (s Source) Read(ctx context.Context) (View, error) {
 		return View{}, err
 	}
 	for i, what := range []string{
-		"The steps of nodes, and what their drains wait for", "Whether daemons run", "Which configurations exist",
-		"What RolloutPolicies say",
+		"Steps and drains of nodes", "Pods of the daemon", "Existing configurations",
+		"RolloutPolicies",
 	} {
 		if unknown[i] != nil {
-			v.Warnings = append(v.Warnings, what+": not known: "+unknown[i].Error())
+			v.Warnings = append(v.Warnings, what+" are not known: "+unknown[i].Error())
 		}
 	}
 	if exists != nil {
@@ -114,7 +114,8 @@ func (s Source) Read(ctx context.Context) (View, error) {
 func all(ctx context.Context, from client.Reader, what string, list client.ObjectList) error {
 	err := from.List(ctx, list, client.UnsafeDisableDeepCopy)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("listing %s: nothing was read within %s: may the controller list and watch them?", what, patience)
+		return fmt.Errorf("listing %s: timed out after %s; check that the controller's account may list and watch %[1]s",
+			what, patience)
 	}
 	if err != nil {
 		return fmt.Errorf("listing %s: %w", what, err)

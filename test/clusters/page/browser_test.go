@@ -220,13 +220,13 @@ func (l *lab) shown() {
 	b.reads(
 		"15 of 37 nodes updated; 2 pools need a person, 1 pool waits, 1 pool is up to date.",
 		"worker ! Draining 12 of 24 updated to "+workerNew, "12 Updated 9 Waiting 3 Updating",
-		"Waits for PodDisruptionBudget shop/checkout", "pod shop/checkout-7d9f4c6b58-x2k4p is held by PodDisruptionBudget checkout",
+		"Blocked by PodDisruptionBudget shop/checkout", "pod shop/checkout-7d9f4c6b58-x2k4p is held by PodDisruptionBudget checkout",
 		"RolloutPolicy careful", "Failure budget 0 of 2 nodes used", "worker-13 ! Draining 14m 0b6f1e9d → 9c2e7d41",
-		"worker-14 ↻ Rebooting 2m", "worker-15 ↻ Staging", "9 with nothing to say but what is said of the pool. 12 up to date.",
+		"worker-14 ↻ Rebooting 2m", "worker-15 ↻ Staging", "9 waiting for the same reason as the pool. 12 up to date.",
 		"under way, 12 of 24 updated", "done, 24 nodes", "replaced, 1 of 24 updated, failed on 2",
 		"gpu ! Quarantined", gpuNew+" gpu-1 95m check nvidia-driver: exit status 9: no device was found",
 		"kubectl refit quarantine lift gpu", "0 of 4 updated, failed on 1",
-		"edge ○ OutsideWindow", "RolloutPolicy weekend-nights", "Next window", "waits, nobody was sent yet",
+		"edge ○ OutsideWindow", "RolloutPolicy weekend-nights", "Next window", "waits, no node was sent yet",
 		"master ✓ UpToDate", "3 of 3 updated", "Read-only.",
 	)
 	b.content(c)

@@ -53,7 +53,7 @@ func (l *lab) onlyWhoMay() {
 		code         int
 		text         string
 	}{
-		{"GET", "/page/", func(*http.Request) {}, 401, "a token of the cluster is needed"},
+		{"GET", "/page/", func(*http.Request) {}, 401, "give a token of the cluster as the password"},
 		{"GET", "/page/", func(r *http.Request) { r.SetBasicAuth("me", may) }, 200, "worker-13"},
 		{"GET", "/page/pools/gpu", func(r *http.Request) { r.SetBasicAuth("", may) }, 200, "no device was found"},
 		{"HEAD", "/page/", bearer(may), 200, ""},
@@ -137,7 +137,7 @@ func (l *lab) unread() {
 	l.bind("narrow-controller", api.Controller, api.Namespace, account)
 	l.bind("narrow-page", account, api.Namespace, account)
 	c := l.controller(account, "--leader-elect=false")
-	text := l.page(c, token, "/page/", "The steps of nodes, and what their drains wait for: not known")
+	text := l.page(c, token, "/page/", "Steps and drains of nodes are not known")
 	for _, want := range []string{"worker-13", "12 of 24 updated", "weekend-nights"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("there is no %q in\n%s", want, text)
