@@ -123,7 +123,7 @@ KillMode=mixed
 	// shutdown conflicts with this unit. So the unit runs until systemd itself ends, in the normal way or because the unit
 	// has ended. The unit keeps nothing of the host busy except one program of the OS.
 	plan.RebootUnit: {
-		unit: `Description=Reboot by force where the orderly reboot out of a bad configuration does not end
+		unit: `Description=Force the reboot out of a bad configuration, if the orderly reboot does not end
 Documentation=https://github.com/noderefit/noderefit
 DefaultDependencies=no
 `,
@@ -181,7 +181,7 @@ func (u hostUnit) dropin() string {
 	if !strings.Contains(own, "RemainAfterExit=yes") { // a hook's output is a pipe
 		own += "StandardInput=null\nStandardOutput=journal\nStandardError=inherit\n"
 	}
-	return "# What is said of all services does not hold for this one: it takes a bad configuration back.\n" +
+	return "# Settings for all services do not apply to this service, which takes a bad configuration back.\n" +
 		"[Unit]\n" + dependencies + takenBackOfUnits + "FailureAction=none\nSuccessAction=none\n" + u.conditions +
 		"\n[Service]\n" + takenBackOfServices + own +
 		"Environment=PATH=" + ostree.SearchPath + "\n"
@@ -382,7 +382,7 @@ func Wants() []files.Want {
 		}
 	}
 	for _, name := range rebootUnits {
-		file(name+".d/"+plan.OwnDropin, "# What is said of all services does not hold for this one: it ends a reboot.\n"+
+		file(name+".d/"+plan.OwnDropin, "# Settings for all services do not apply to this service, which ends a reboot.\n"+
 			"[Unit]\n"+takenBackOfUnits+"FailureAction=none\n\n[Service]\n"+takenBackOfServices+
 			"Type=oneshot\nRestart=no\nRemainAfterExit=no\nTimeoutStartSec=infinity\n")
 	}

@@ -186,7 +186,7 @@ type Node struct {
 	Hold *NodeHold
 }
 
-// Undelivered is why a host has not the certificates of the ControllerConfig as it is. Its updates go on.
+// Undelivered is why a host does not have the certificates of the ControllerConfig. The node's updates continue.
 type Undelivered struct {
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"`

@@ -34,7 +34,7 @@ type HookWhen string
 const (
 	// HookBeforeDrain: the update is staged and the node still serves. A no holds the update until it is a yes.
 	HookBeforeDrain HookWhen = "BeforeDrain"
-	// HookAfterBoot: the new configuration has booted. A no is a no of the verdict: the node goes back.
+	// HookAfterBoot: the new configuration has booted. A no fails the update: the node goes back.
 	HookAfterBoot HookWhen = "AfterBoot"
 )
 

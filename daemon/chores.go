@@ -25,7 +25,7 @@ type while string
 const (
 	whileAny  while = ""
 	whileFree while = "no operation for another purpose is in the way" // see Head.clear
-	whileIdle while = "the node rests, and nothing runs that compares or changes the host"
+	whileIdle while = "the node is at rest, and no operation compares or changes the host"
 )
 
 // work is the part of a chore that runs in a goroutine. It returns the function that takes over its result in the loop.
@@ -47,13 +47,13 @@ const (
 // due.
 var chores = []chore{
 	{name: choreRead, due: (*Head).readDue, beside: (*Head).ask,
-		does: "read the host's status: after a change there, every 20 seconds on the way, every 10 minutes at rest"},
+		does: "read the host's status: after a change on the host, every 20 s during an update, every 10 minutes at rest"},
 	{name: "restore", due: (*Head).restoreDue, beside: (*Head).restore,
-		does: "create a deleted MachineConfig again, from the copy of the host that is on it"},
+		does: "create a deleted MachineConfig again, from the copy on a host that has the configuration"},
 	{name: "readiness", due: (*Head).vouchDue, beside: (*Head).vouch,
 		does: "tell the host whether its Node is ready: for an apply and for the verdict"},
 	{name: "warn the host", due: (*Head).warnHostDue, now: (*Head).warnHost,
-		does: "tell an apply that the node was uncordoned after its drain"},
+		does: "tell a running apply that the node was uncordoned after its drain"},
 	{name: "announce a limit", does: "announce that a drain goes on beyond the limit of its phase",
 		due: func(h *Head, _ *situation) time.Time { return h.drainLimit() },
 		now: func(h *Head, _ context.Context, v *situation) { h.overdue(v.now) }},
@@ -61,17 +61,17 @@ var chores = []chore{
 		due: func(h *Head, _ *situation) time.Time { return h.complainDue() },
 		now: func(h *Head, _ context.Context, v *situation) { h.complain(v.now) }},
 	{name: choreDeliver, while: whileFree, due: (*Head).deliverDue, beside: (*Head).deliver,
-		does: "write changed certificates of the ControllerConfig to the host, where its files are at rest"},
+		does: "write changed certificates of the ControllerConfig to the host, while no operation changes its files"},
 	{name: string(phaseAhead), while: whileIdle, due: (*Head).aheadDue, now: (*Head).startAhead,
-		does: "stage what a RolloutPolicy orders; not on hold"},
+		does: "stage the OS that a RolloutPolicy orders, unless the node is on hold"},
 	{name: string(phaseUnstage), while: whileIdle, due: (*Head).unstageDue, now: (*Head).unstage,
-		does: "remove an OS that was composed for a configuration that is not wanted any more"},
+		does: "remove an OS that was composed for a configuration that the node no longer needs"},
 	{name: string(phaseVerify), while: whileIdle, due: (*Head).verifyDue, now: (*Head).verify,
 		does: "compare the host with its configuration: after a change of a watched path, and every 30 minutes"},
 	{name: string(phaseRepair), while: whileIdle, due: (*Head).repairDue, now: (*Head).repair,
-		does: "write back what has drifted, where the drift policy or a force file demands it"},
+		does: "write drifted files back, if the drift policy or a force file demands it"},
 	{name: "report", due: (*Head).reportDue,
-		does: "write what has changed to the Node and the MachineConfigNode; what an update waits for, once a minute"},
+		does: "report changes on the Node and the MachineConfigNode; report what an update waits for once a minute"},
 }
 
 // dueAt returns the time from which a chore is to be done, the zero time for not at all as far as known.

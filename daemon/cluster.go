@@ -142,7 +142,7 @@ func (c *cluster) noteAway(err error) {
 	c.broken = time.Now()
 	if c.broken.Sub(c.noted) > awayEvery {
 		c.noted = c.broken
-		c.log.Warn("watching the cluster does not work; what is under way on the host goes on", zap.Error(err))
+		c.log.Warn("watching the cluster fails; operations on the host continue", zap.Error(err))
 	}
 }
 
@@ -382,7 +382,7 @@ func (c *cluster) get(ctx context.Context, path string) ([]byte, error) {
 	}
 	data, err := result.Raw()
 	if err == nil && !json.Valid(data) {
-		err = errors.New("the answer is no JSON: is there a proxy before the API server?")
+		err = errors.New("the answer is not JSON: is there a proxy before the API server?")
 	}
 	return data, err
 }

@@ -24,9 +24,9 @@ func TestAnAnswerThatIsNotTheAPIServersIsNoFaultOfTheConfiguration(t *testing.T)
 		says       string
 	}{
 		"no right":          {403, "application/json", denied, "machineconfigs is forbidden: no rights"},
-		"a page to log in":  {200, "text/html", "<html>Please log in</html>", "is no JSON"},
+		"a page to log in":  {200, "text/html", "<html>Please log in</html>", "is not JSON"},
 		"a page of a proxy": {502, "text/html", "<html>bad gateway</html>", "bad gateway"},
-		"nothing":           {200, "application/json", "", "is no JSON"},
+		"nothing":           {200, "application/json", "", "is not JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -216,8 +216,8 @@ const driftNames = 5
 
 // driftReason returns the reason why an update waits.
 func driftReason(d *host.DriftError) string {
-	return fmt.Sprintf("the host does not match %s: %s; the updates of its pool wait for that (annotation %s): undo it "+
-		"on the host, and the update goes on at once, or have updates overwrite it", d.Config,
+	return fmt.Sprintf("the host does not match %s: %s; updates wait while a host differs (the pool's annotation %s): "+
+		"undo the change on the host, and the update continues at once, or have updates overwrite the change", d.Config,
 		api.NewDrift(d.Config, driftItems(d.Drift, nil, time.Time{})).Names(driftNames), api.DriftPolicyKey)
 }
 
@@ -237,7 +237,8 @@ func driftEvents(was, is *api.Drift, mended map[string]bool) (warnings []string,
 	}
 	if !is.SameAs(was) {
 		warnings = append(warnings, "The host does not match "+is.Config+": "+is.Names(driftNames)+
-			"; undo it, or put it into a MachineConfig; the next update overwrites it and keeps a copy on the host")
+			"; undo the change, or put it into a MachineConfig; the next update overwrites the change and keeps a "+
+			"copy on the host")
 	}
 	return warnings, ""
 }
@@ -254,7 +255,7 @@ func fightEvents(was, is *api.Drift) []string {
 		}) {
 			continue
 		}
-		text := fmt.Sprintf("%s was written back %s and is changed again: something on the host keeps changing it",
+		text := fmt.Sprintf("%s was written back %s and is changed again: a program on the host keeps changing it",
 			i.Subject(), times(i.Repairs))
 		if i.Failed != "" {
 			text = fmt.Sprintf("%s could not be written back: %s", i.Subject(), i.Failed)

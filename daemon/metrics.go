@@ -76,37 +76,37 @@ func NewMetrics() *Metrics {
 		state: prometheus.NewGaugeVec(gauge("mcd_state", "State of the node and why, as the time since when."),
 			[]string{"state", "reason"}),
 		updateState: prometheus.NewGaugeVec(gauge("mcd_update_state",
-			"Configuration that is desired and why the node is not there, as the time since when."), []string{"config", "err"}),
+			"Desired configuration, and why the node does not have it, as the time since when."), []string{"config", "err"}),
 		hostVersion: prometheus.NewGaugeVec(gauge("mcd_host_os_and_version", "How the OS is managed, and its version."),
 			[]string{"os", "version"}),
 		drift: prometheus.NewGauge(gauge("mcd_config_drift",
-			"Time at which the host was found not to match its configuration; 0: it matches.")),
+			"Time at which the host was found to differ from its configuration; 0: the host matches.")),
 		driftPaths: prometheus.NewGauge(gauge("noderefit_drift_items",
-			"Things on the host that do not match its configuration.")),
+			"Paths and settings on the host that differ from its configuration.")),
 		undelivered: prometheus.NewGauge(gauge("noderefit_certificates_undelivered",
-			"Time since which certificates of the ControllerConfig could not be delivered to the host; 0: they are there.")),
+			"Time since which certificates of the ControllerConfig could not be delivered to the host; 0: all are delivered.")),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "noderefit_drift_repairs_total",
 			Help: "Times that drift was written back, by outcome."}, []string{"outcome"}),
 		hookRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "noderefit_hook_asks_total",
-			Help: "Times that the hooks were asked before a drain, by outcome; refused is a no."}, []string{"outcome"}),
+			Help: "Times that the hooks ran before a drain, by outcome; refused: a hook said no."}, []string{"outcome"}),
 		hookHolds: prometheus.NewGauge(gauge("noderefit_hook_holds",
-			"Time since when a hook holds an update; 0: none does.")),
+			"Time since when a hook holds an update; 0: no hook does.")),
 		rebootsFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "mcd_reboots_failed_total",
-			Help: "Reboots that were begun and did not happen."}),
+			Help: "Reboots that were started and did not happen."}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "noderefit_phase_seconds",
 			Help:    "How long the phases of updates took, by outcome.",
 			Buckets: []float64{.1, .5, 1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600}}, []string{"phase", "outcome"}),
 		commands: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "noderefit_host_command_seconds",
 			Help:    "How long commands on the host took, from the call to the answer, by outcome.",
 			Buckets: []float64{.01, .05, .1, .5, 1, 5, 15, 30, 60, 300, 1800}}, []string{"verb", "outcome"}),
-		waiting: prometheus.NewGaugeVec(gauge("noderefit_drain_waiting_pods", "Pods that a drain waits for, by why."),
+		waiting: prometheus.NewGaugeVec(gauge("noderefit_drain_waiting_pods", "Pods that a drain waits for, by reason."),
 			[]string{"reason"}),
 		volumes: prometheus.NewGauge(gauge("noderefit_drain_waiting_volumes",
 			"Volumes that a drain waits for to be detached.")),
 		drainForced: prometheus.NewCounter(prometheus.CounterOpts{Name: "noderefit_drain_forced_pods_total",
-			Help: "Pods that were deleted although they refused to go, as a RolloutPolicy says."}),
+			Help: "Pods that refused eviction and were deleted, because a RolloutPolicy demands it."}),
 		drainHolds: prometheus.NewGauge(gauge("noderefit_drain_held_until",
-			"Time until which a drain that reached its limit is given up; 0: none is.")),
+			"Time until which a drain that reached its limit is given up; 0: no drain is.")),
 	}
 	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
@@ -129,7 +129,7 @@ func (m *Metrics) Handler() http.Handler {
 	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if m.stuck() {
-			http.Error(w, "the loop does not go on", http.StatusServiceUnavailable)
+			http.Error(w, "the agent's loop does not continue", http.StatusServiceUnavailable)
 		}
 	})
 	return mux

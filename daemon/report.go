@@ -86,8 +86,8 @@ var phrases = map[Phase]phrase{
 	PhaseReboot:       sayDisruption,
 	PhaseProve:        always(sayProve),
 	PhaseHold: always(func(v *situation, r *nodeReport) {
-		r.state(api.Degraded, holdReason+": "+v.host.Reason+"; to mend it takes "+disruption(v.plan)+
-			", which is not done unless another configuration is desired or apply is run on the host")
+		r.state(api.Degraded, holdReason+": "+v.host.Reason+"; repairing the host takes "+disruption(v.plan)+
+			", which the agent does only for another desired configuration, or when a person runs apply on the host")
 	}),
 	PhaseRolledBack: always(func(v *situation, r *nodeReport) {
 		r.state(api.RolledBack, v.whyRolledBack())

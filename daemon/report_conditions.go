@@ -72,7 +72,7 @@ func disruption(p *plan.Plan) string {
 		}
 		return what + ", because of " + a.Because
 	}
-	return "no action, the files are enough"
+	return "no action: writing the files is enough"
 }
 
 // conditionRow is a condition of a MachineConfigNode that follows an update: in progress from the phase begins on, and
@@ -173,7 +173,7 @@ func updateAction(v *situation, had []metav1.Condition) string {
 	case v.plan != nil:
 		return text + disruption(v.plan)
 	case v.resting():
-		return text + "nothing was to be done"
+		return text + "nothing had to be done"
 	}
 	return text + "not known yet"
 }

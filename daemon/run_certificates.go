@@ -51,7 +51,7 @@ func (c *cluster) watchControllerConfig(ctx context.Context) error {
 		}
 		if !noted {
 			noted = true
-			c.log.Warn("watching the ControllerConfig: certificates are not delivered", zap.Error(err))
+			c.log.Warn("watching the ControllerConfig failed: certificates are not delivered", zap.Error(err))
 		}
 	})
 }

@@ -124,7 +124,7 @@ func (h *Head) forced(d *api.Drain) {
 		name := d.Forced[h.job.forced]
 		h.metrics.drainForced.Inc()
 		h.cluster.announce(corev1.EventTypeWarning, "DrainForced", fmt.Sprintf(
-			"Deleted pod %s, which refused to go: its RolloutPolicy says so of drains that have reached their limit", name))
+			"Deleted pod %s, which refused eviction: the RolloutPolicy demands so after the limit of a drain", name))
 	}
 }
 

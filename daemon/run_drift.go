@@ -101,7 +101,7 @@ func (h *Head) warnPlan(p *plan.Plan) {
 	}
 	texts := slices.Clone(p.Warnings)
 	if len(p.Lost) > 0 {
-		texts = append(texts, "The update to "+h.way.to+" removes what others have staged on the host: "+
+		texts = append(texts, "The update to "+h.way.to+" removes deployments that others have staged on the host: "+
 			strings.Join(p.Lost, ", "))
 	}
 	for _, text := range texts {
@@ -149,9 +149,10 @@ func (h *Head) found(v *host.Verification, now time.Time, took time.Duration) {
 		blind = err.Error()
 	}
 	if blind != h.drift.blind && blind != "" {
-		h.log.Warn("the kernel does not tell of all changes on the host: they are looked for", zap.String("error", blind))
+		h.log.Warn("the kernel does not report all changes on the host: the agent compares the host regularly instead",
+			zap.String("error", blind))
 	} else if blind != h.drift.blind {
-		h.log.Info("the kernel tells of changes on the host again")
+		h.log.Info("the kernel reports changes on the host again")
 	}
 	h.drift.blind = blind
 }
@@ -240,7 +241,7 @@ func (h *Head) mended(e jobEnd, now time.Time) {
 	if e.err != nil {
 		failed = message.OneLine(e.err.Error())
 		h.verifyAt = now.Add(jitter(repairFirst))
-		h.log.Warn("writing back what has drifted", zap.Strings("items", e.repaired), zap.Error(e.err))
+		h.log.Warn("writing drifted files back", zap.Strings("items", e.repaired), zap.Error(e.err))
 		kind, _ := h.classify(phaseRepair, e.err)
 		untried := kind == failTransient || kind == failRefused || errors.Is(e.err, context.Canceled)
 		if untried || forced { // a force file asks for everything, however often that failed
@@ -252,7 +253,7 @@ func (h *Head) mended(e jobEnd, now time.Time) {
 	}
 	h.drift.repaired(e.repaired, failed, now)
 	if failed == "" && len(e.repaired) > 0 {
-		h.log.Info("wrote back what had drifted", zap.String("items", strings.Join(e.repaired, ", ")))
+		h.log.Info("wrote drifted files back", zap.String("items", strings.Join(e.repaired, ", ")))
 		h.cluster.announce(corev1.EventTypeNormal, "ConfigDriftRepaired", repairText(e.repaired, e.result))
 	}
 }

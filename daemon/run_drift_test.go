@@ -235,7 +235,7 @@ func TestWhatAnUpdateRemovesOfOthersIsAnnouncedOnce(t *testing.T) {
 		got = append(got, event)
 	}
 	want := []string{"Warning UpdateWarning a warning", "Warning UpdateWarning The update to " + cfgB +
-		" removes what others have staged on the host: os.1: sysstat, os.2: other"}
+		" removes deployments that others have staged on the host: os.1: sysstat, os.2: other"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

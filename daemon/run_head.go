@@ -326,8 +326,8 @@ func (h *Head) missReboot(v *situation) {
 	}
 	h.metrics.rebootsFailed.Inc()
 	h.way.rebooting, h.way.drained = time.Time{}, time.Time{}
-	text := fmt.Sprintf("the reboot that was ordered at %s has not begun within %s: systemctl list-jobs and "+
-		"systemd-inhibit on the host say what delays the reboot", began.UTC().Format(time.RFC3339), host.RebootPatience)
+	text := fmt.Sprintf("the reboot that was ordered at %s has not begun within %s: on the host, systemctl list-jobs and "+
+		"systemd-inhibit show what delays the reboot", began.UTC().Format(time.RFC3339), host.RebootPatience)
 	h.way.failure = fail(h.way.failure, PhaseApply, failDegraded, reasonRebooting, text, v.now)
 	h.log.Warn("rebooting", zap.String("config", h.way.to), zap.String("error", text))
 }
@@ -463,15 +463,15 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	}
 	switch {
 	case drain.ReadHold(before) == drain.Lost && drain.ReadHold(after) == drain.Ours:
-		next := "to drain it again"
+		next := "to drain the node again"
 		switch {
 		case p == PhaseCordon && v.applying:
-			next = "to drain it again, unless its host was about to reboot already"
+			next = "to drain the node again, unless its host was about to reboot already"
 		case p != PhaseCordon:
 			next = "but the update can't be interrupted any more, and pods that came to the node are not drained"
 		}
 		say(corev1.EventTypeWarning, "Cordon",
-			"The node was uncordoned during the update to %s: cordoned it again, %s", is.Desired, next)
+			"The node was uncordoned during the update to %s: the agent cordoned the node again, %s", is.Desired, next)
 	case p == PhaseCordon && !before.Spec.Unschedulable && after.Spec.Unschedulable:
 		say(corev1.EventTypeNormal, "Cordon", "Cordoned the node for the update to %s: %s", is.Desired, disruption(v.plan))
 	case before.Spec.Unschedulable && !after.Spec.Unschedulable:
@@ -482,7 +482,8 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	}
 	if drained := "drain-" + is.Desired; p == PhaseProve && after.Annotations[api.LastAppliedDrain] == drained &&
 		before.Annotations[api.LastAppliedDrain] != drained {
-		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before it could be said", is.Desired)
+		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before the agent could announce the reboot",
+			is.Desired)
 	}
 	h.announceDrift(was.Drift, is.Drift, after)
 	h.announceStaged(was.Staged, is.Staged, after)

@@ -66,7 +66,7 @@ func (h *Head) agreed() {
 	h.way.asked, h.stop = true, nil
 	if stop != nil && stop.Config == h.way.to {
 		h.cluster.announce(corev1.EventTypeNormal, "HooksAgree",
-			"The update to "+stop.Config+" goes on: hook "+stop.Hook+" held it since "+stop.Since.Format(time.RFC3339))
+			"The update to "+stop.Config+" continues: hook "+stop.Hook+" held the update since "+stop.Since.Format(time.RFC3339))
 	}
 }
 

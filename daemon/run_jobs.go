@@ -465,5 +465,6 @@ func (h *Head) finishRestore(e restoreEnd) {
 	}
 	h.log.Info("restored a deleted configuration", zap.String("config", e.name))
 	h.cluster.announce(corev1.EventTypeWarning, "ConfigRestored",
-		"MachineConfig "+e.name+" was deleted although this node is on it: created again from the host's copy")
+		"MachineConfig "+e.name+" was deleted while this node has the configuration: the agent created the "+
+			"object again, from the host's copy")
 }

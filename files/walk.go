@@ -27,7 +27,7 @@ type ExposedError struct {
 
 func (e *ExposedError) Error() string {
 	if e.Err != nil {
-		return fmt.Sprintf("%s, below %s that others can write to: %v", e.At, e.Dir, e.Err)
+		return fmt.Sprintf("%s, below %s, which users other than root can write to: %v", e.At, e.Dir, e.Err)
 	}
 	return fmt.Sprintf("%s is a link, which is not followed: users other than root can write to %s", e.At, e.Dir)
 }

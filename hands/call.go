@@ -362,7 +362,7 @@ func (c *call) await(ctx context.Context, dir, invocation string) (*outcome, err
 		}
 		condition := s.Condition
 		if condition == "" {
-			condition = "it was stopped"
+			condition = "the unit was stopped"
 		}
 		err = fmt.Errorf("running %s on the host: %s left no report: %s", c.verb.Name, c.verb.Unit(), condition)
 		return nil, errors.Join(err, c.hands.root.RemoveAll(dir))

@@ -202,7 +202,7 @@ func (s *sight) focus(paths []string) error {
 func (s *sight) place(found entries) error {
 	s.entries = found
 	if len(found) > s.most {
-		return fmt.Errorf("watching %d directories: more than %d are not watched", len(found), s.most)
+		return fmt.Errorf("watching %d directories: the agent watches at most %d", len(found), s.most)
 	}
 	if len(found) == 0 {
 		s.close()

@@ -261,7 +261,7 @@ func TestStormIsTold(t *testing.T) {
 func TestWithoutTheKernelsHelpItIsLookedAt(t *testing.T) {
 	x := watchTree(t, func(w *driftWatch) { w.looks, w.most = 50*time.Millisecond, 0 },
 		"/etc/app/a.conf", "/etc/later/b.conf", "/usr/local/tool", "/etc/units/*")
-	if err := x.w.why(); err == nil || !strings.Contains(err.Error(), "are not watched") {
+	if err := x.w.why(); err == nil || !strings.Contains(err.Error(), "the agent watches at most") {
 		t.Errorf("it says %v", err)
 	}
 	x.tells("created", func() { x.write("etc/app/a.conf", "1") })

@@ -25,7 +25,7 @@ type When string
 const (
 	// BeforeDrain: the update is staged, and the node still serves. A no holds the update.
 	BeforeDrain When = "before-drain"
-	// AfterBoot: the new configuration has booted, and its verdict is open. A no is a no of the verdict.
+	// AfterBoot: the new configuration has booted, and its verdict is open. A no fails the update.
 	AfterBoot When = "after-boot"
 )
 
@@ -140,7 +140,7 @@ func choose(entries map[string]entry) (found []Hook, warnings []string) {
 		switch {
 		case skip || e.masked:
 		case !e.runs:
-			warnings = append(warnings, e.path+" is no executable file, and no hook therefore")
+			warnings = append(warnings, e.path+" is not an executable file, so it is not run as a hook")
 		default:
 			found = append(found, Hook{Name: e.path, Path: e.path, Limit: DefaultLimit})
 		}
@@ -156,7 +156,8 @@ func parseLimit(text string) (time.Duration, error) {
 		limit, err = time.Duration(seconds)*time.Second, nil
 	}
 	if err != nil || limit < time.Second || limit > LongestLimit {
-		return 0, fmt.Errorf("%q is no time limit: from 1s to %s, or a number of seconds", text, LongestLimit)
+		return 0, fmt.Errorf("%q is not a time limit; write a duration from 1s to %s, or a number of seconds", text,
+			LongestLimit)
 	}
 	return limit, nil
 }

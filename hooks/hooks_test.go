@@ -55,8 +55,8 @@ func TestWhichFilesAreHooks(t *testing.T) {
 			"/etc/noderefit/hooks/before-drain.d/10-a":      program,
 			"/etc/noderefit/hooks/before-drain.d/dir/below": "x " + program,
 		}, nil, []string{
-			"/etc/noderefit/hooks/before-drain.d/10-a is no executable file, and no hook therefore",
-			"/etc/noderefit/hooks/before-drain.d/dir is no executable file, and no hook therefore",
+			"/etc/noderefit/hooks/before-drain.d/10-a is not an executable file, so it is not run as a hook",
+			"/etc/noderefit/hooks/before-drain.d/dir is not an executable file, so it is not run as a hook",
 		}},
 		{"what editors and packages leave is none", tree{
 			"/etc/noderefit/hooks/before-drain.d/10-a~":         "x " + program,

@@ -81,13 +81,13 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 	case ctx.Err() != nil:
 		return fmt.Errorf("running hook %s: %w", h.Name, context.Cause(ctx))
 	case err != nil:
-		no.Why = "it could not be run: " + err.Error()
+		no.Why = "the hook could not be run: " + err.Error()
 	case ended.Result == "success":
 		return nil
 	case ended.Result == "timeout":
-		no.Why = fmt.Sprintf("it was stopped at its time limit of %s", h.Limit)
+		no.Why = fmt.Sprintf("the hook was stopped at its time limit of %s", h.Limit)
 	case ended.Result == "signal" || ended.Result == "core-dump":
-		no.Why = "it was " + ended.Error()
+		no.Why = "the hook was " + ended.Error()
 	default:
 		no.Why = ended.Error()
 	}

@@ -101,7 +101,7 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 	}
 	res.Status = h.statusOf(context.WithoutCancel(ctx), r)
 	for _, l := range h.left {
-		res.Warnings = append(res.Warnings, "drift stays: "+message.OneLine(l.Err.Error()))
+		res.Warnings = append(res.Warnings, "drift was not written back: "+message.OneLine(l.Err.Error()))
 	}
 	if h.services != nil {
 		res.Acted = h.services.acted
@@ -139,7 +139,7 @@ func (h *Host) recoverFirst(ctx context.Context, a *attempt) (bool, error) {
 		if err := h.quarantine(r, cfg, a.options.Lift); err != nil {
 			return false, err
 		}
-		return false, e.Withdraw(ctx, r, "withdrawn for "+cfg.Name+" before it had booted")
+		return false, e.Withdraw(ctx, r, "withdrawn in favour of "+cfg.Name+" before it had booted")
 	case transaction.AwaitProof, transaction.FirstBoot:
 		if r.Pending == nil {
 			return false, nil
@@ -202,7 +202,7 @@ func (h *Host) stay(ctx context.Context, r *transaction.Record, cluster bool) er
 	}
 	name := r.Committed.Config
 	if h.services == nil {
-		return fmt.Errorf("%s was not proved, which takes the running system", name)
+		return fmt.Errorf("proving %s: the host is not running; run apply on the running system", name)
 	}
 	baseline, err := h.baseline(ctx, cluster)
 	if err != nil {
@@ -369,7 +369,7 @@ func (h *Host) reboot(ctx context.Context, a *attempt) error {
 	}
 	what := ""
 	if soft {
-		what = "of the userspace alone"
+		what = "of the userspace only"
 	}
 	h.say("reboot", what)
 	// A reboot may stop this process first, before the answer arrives.
@@ -396,14 +396,14 @@ func (h *Host) prepareSoftReboot(ctx context.Context, a *attempt) (bool, error) 
 	}
 	e := h.engine()
 	full := func(why string) (bool, error) {
-		a.result.Warnings = append(a.result.Warnings, "it takes a full reboot: "+why)
+		a.result.Warnings = append(a.result.Warnings, "the update takes a full reboot: "+why)
 		return false, errors.Join(h.deployments.ResetSoftReboot(ctx), e.BootBy(r, ""))
 	}
 	switch {
 	case !a.options.SoftReboot:
-		return full("a soft one is not allowed any more")
+		return full("a soft reboot is not allowed any more")
 	case p.SoftReboot == transaction.SoftStarted:
-		return full("a soft one was tried before")
+		return full("a soft reboot was tried before")
 	}
 	if err := h.deployments.PrepareSoftReboot(ctx, p.Deployment); err != nil {
 		return full(message.OneLine(err.Error()))

@@ -206,7 +206,7 @@ func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
 	}
 	a.result.Warnings = append(a.result.Warnings, a.compiled.Warnings...)
 	if !files.Owners() {
-		a.result.Warnings = append(a.result.Warnings, "not root: owners of files are left out")
+		a.result.Warnings = append(a.result.Warnings, "this program does not run as root: owners of files are not set")
 	}
 	a.differing, err = differing(v, a.compiled.Wants)
 	return err

@@ -77,7 +77,7 @@ func (h *Host) deliveries() *delivered {
 	}
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			h.say("certificates", fmt.Sprintf("reading %s: %s: the delivered files are not known", certificatesPath, err))
+			h.say("certificates", fmt.Sprintf("reading %s: %s; the delivered files are not known", certificatesPath, err))
 		}
 		return &delivered{}
 	}
@@ -227,7 +227,7 @@ func (h *Host) Deliver(ctx context.Context, cc *mcfgv1.ControllerConfig, o Deliv
 	now.Files, problems = machineconfig.Deliveries(&cc.Spec, old.Files)
 	name := "ControllerConfig " + cmp.Or(cc.Name, api.ControllerConfig)
 	for i, err := range problems {
-		problems[i] = fmt.Errorf("%s: %w; the contents delivered before stay", name, err)
+		problems[i] = fmt.Errorf("%s: %w; the file keeps the contents that were delivered before", name, err)
 	}
 	d, err := h.deliver(cfg, old, now)
 	if err == nil {
@@ -256,8 +256,8 @@ func (h *Host) deliverable(ctx context.Context, r *transaction.Record) (*machine
 	case r.Committed == nil || r.Committed.Digest == "":
 		return nil, &Refused{Err: errors.New("delivering certificates: this host has no committed configuration")}
 	case r.Committed.Deployment != booted.ID:
-		return nil, &Refused{Err: errors.New("delivering certificates: the deployment that has booted is not that of the " +
-			"committed configuration: apply mends that")}
+		return nil, &Refused{Err: errors.New("delivering certificates: the booted deployment is not that of the " +
+			"committed configuration: run apply")}
 	}
 	return h.document(r.Committed)
 }
@@ -357,8 +357,8 @@ func deliveryActions(paths []string, cfg *machineconfig.Config, policy *plan.Pol
 		case plan.ActionReload, plan.ActionRestart, plan.ActionDaemonReload:
 			out = append(out, a)
 		case plan.ActionReboot, plan.ActionDrain:
-			left = append(left, fmt.Sprintf("%s is not done, because of %s: running programs may not have read "+
-				"the delivered files", strings.ToLower(string(a.Type)), a.Because))
+			left = append(left, fmt.Sprintf("a delivery never does a %s, which the policy asks for because of %s: "+
+				"running programs may not have read the delivered files", strings.ToLower(string(a.Type)), a.Because))
 		}
 	}
 	return out, left, nil

@@ -62,7 +62,7 @@ func (h *Host) leave(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-late.C:
-		return fmt.Errorf("the reboot has not begun within %s: systemctl list-jobs and systemd-inhibit say "+
+		return fmt.Errorf("the reboot has not begun within %s: systemctl list-jobs and systemd-inhibit show "+
 			"what delays the reboot", RebootPatience)
 	}
 }
@@ -71,7 +71,7 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 	res *Result) error {
 	cfg, arguments, err := h.encapsulated(from)
 	if errors.Is(err, fs.ErrNotExist) {
-		h.say("firstboot", "nothing is to be completed: the file "+from+" does not exist")
+		h.say("firstboot", "there is nothing to complete: the file "+from+" does not exist")
 		return nil
 	}
 	if err != nil {

@@ -46,7 +46,7 @@ func (e *early) act(ctx context.Context, m jobs, a plan.Action) error {
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		e.left = append(e.left, a.Service)
-		e.say("act", "not waited for any longer: "+err.Error())
+		e.say("act", "the wait is over: "+err.Error())
 		return nil
 	}
 	return err

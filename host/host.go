@@ -203,7 +203,7 @@ func (h *Host) onTree() bool {
 // contradicts refuses to continue a pending update on another road than its own.
 func (h *Host) contradicts(r *transaction.Record) error {
 	if p := r.Pending; p != nil && (p.Road == transaction.RoadTree) != (h.plain == nil) {
-		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which --os %s is not",
+		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which needs another --os than %s",
 			p.Config, p.Road, h.os)}
 	}
 	return nil
@@ -379,7 +379,7 @@ func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error
 		cfg.Digest = rev.Digest
 	}
 	if cfg.Digest != rev.Digest {
-		return nil, missing(fmt.Errorf("its digest is %s", cfg.Digest))
+		return nil, missing(fmt.Errorf("the digest of the copy is %s", cfg.Digest))
 	}
 	return cfg, nil
 }
@@ -398,7 +398,7 @@ func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
 			return d, nil
 		}
 	}
-	return ostree.Deployment{}, errors.New("reading deployments: none of them is the booted one")
+	return ostree.Deployment{}, errors.New("reading deployments: no deployment is the booted one")
 }
 
 // Uptime returns the time since the boot, with the time of a suspend. A clock that is set does not change it.

@@ -106,8 +106,8 @@ func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 		return nil, err
 	}
 	if p.Reboot && len(a.wishing) > 0 {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("kernel arguments of %s are staged for the next boot; this update takes "+
-			"them along: %s", strings.Join(a.wishing, ", "), kargs.Join(a.line.Arguments)))
+		p.Warnings = append(p.Warnings, fmt.Sprintf("kernel arguments of %s are staged for the next boot; this update keeps "+
+			"them: %s", strings.Join(a.wishing, ", "), kargs.Join(a.line.Arguments)))
 	}
 	if h.plain != nil && a.back == nil {
 		err = h.needsMore(p, cfg)
@@ -135,7 +135,7 @@ func (h *Host) loses(ctx context.Context, r *transaction.Record) ([]string, erro
 // softReboots returns the reason why the host can't restart its userspace alone, nil where the host can.
 func (h *Host) softReboots(ctx context.Context) error {
 	if h.plain == nil || h.services == nil {
-		return errors.New("it takes a booted ostree host")
+		return errors.New("only a booted ostree host can do a soft reboot")
 	}
 	if err := h.plain.Supported(ctx); err != nil {
 		return err // a soft reboot needs a deployment that exists before the shutdown

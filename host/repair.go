@@ -44,8 +44,8 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 	case r.Committed == nil:
 		return errors.New("repairing: this host has no committed configuration")
 	case r.Committed.Deployment != booted.ID:
-		return &Refused{Err: errors.New("the deployment that has booted is not that of the committed configuration: " +
-			"apply mends that")}
+		return &Refused{Err: errors.New("the booted deployment is not that of the committed configuration: " +
+			"run apply")}
 	}
 	cfg, err := h.revision(r.Committed)
 	if err != nil {
@@ -91,7 +91,8 @@ func (h *Host) planRepair(r *transaction.Record, cfg *machineconfig.Config, poli
 	for _, a := range p.Actions {
 		if a.Type == plan.ActionReboot || a.Type == plan.ActionDrain {
 			res.Warnings = append(res.Warnings, fmt.Sprintf(
-				"%s is not done, because of %s: running programs may not have read the repaired files",
+				"repair never does a %s, which the policy asks for because of %s: running programs may not have read the "+
+					"repaired files",
 				strings.ToLower(string(a.Type)), a.Because))
 		}
 	}

@@ -150,7 +150,8 @@ func (h *Host) entrySpace() error {
 		return err
 	}
 	if room.Bytes < entryBytes || room.Inodes < entryInodes {
-		return fmt.Errorf("checking space: a boot entry needs %d bytes and %d inodes in /boot, %d and %d are free: %w",
+		return fmt.Errorf("checking space: a boot entry needs %d bytes and %d inodes in /boot, where %d bytes and %d inodes "+
+			"are free: %w",
 			entryBytes, entryInodes, room.Bytes, room.Inodes, unix.ENOSPC)
 	}
 	return nil
@@ -187,7 +188,7 @@ func (h *Host) checkoutSpace(ctx context.Context) error {
 	}
 	if room.Bytes < bytes || room.Inodes < nodes {
 		return fmt.Errorf("checking space: a new deployment needs %d bytes and %d inodes on the file system of "+
-			"/ostree/deploy, %d and %d are free: %w", bytes, nodes, room.Bytes, room.Inodes, unix.ENOSPC)
+			"/ostree/deploy, where %d bytes and %d inodes are free: %w", bytes, nodes, room.Bytes, room.Inodes, unix.ENOSPC)
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ type lowDisk struct {
 }
 
 func (e *lowDisk) Error() string {
-	return fmt.Sprintf("checking space: %d MiB are to stay free on the file system of %s, and %d are: %v", e.floor>>20,
-		e.place, e.free>>20, unix.ENOSPC)
+	return fmt.Sprintf("checking space: %d MiB have to stay free on the file system of %s, and %d MiB are free: %v",
+		e.floor>>20, e.place, e.free>>20, unix.ENOSPC)
 }
 
 func (e *lowDisk) Unwrap() error { return unix.ENOSPC }

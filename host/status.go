@@ -107,7 +107,7 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 		s.Road = cmp.Or(h.way, string(transaction.RoadSwitch))
 	}
 	if r == nil {
-		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; nothing acts on it"
+		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; no command acts on the record"
 		h.listDeployments(ctx, s, &transaction.Record{})
 		return s
 	}

@@ -443,7 +443,7 @@ func (h *Host) moved(ctx context.Context, cfg *machineconfig.Config, want osimag
 	}
 	now, err := h.plain.Named(ctx, want.Image)
 	if err == nil && now != c.Checksum {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("osImageURL: %s is %s by now; the update uses %s, which "+
+		res.Warnings = append(res.Warnings, fmt.Sprintf("osImageURL: %s names %s now; the update uses %s, which "+
 			"was staged for %s", want.Image, cmp.Or(now, "no commit"), c.Checksum, cfg.Name))
 	}
 	return err
@@ -480,7 +480,7 @@ func (h *Host) catalogue() (*plan.Catalogue, plan.Platform, error) {
 		h.known, err = plan.NewCatalogue(more)
 	}
 	if err != nil {
-		h.say("plan", fmt.Sprintf("without %s: %s", plan.CataloguePath, message.OneLine(err.Error())))
+		h.say("plan", fmt.Sprintf("continuing without %s: %s", plan.CataloguePath, message.OneLine(err.Error())))
 		h.known, err = plan.NewCatalogue(nil)
 	}
 	h.platform = plan.ParsePlatform(release, runtime.GOARCH)

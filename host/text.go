@@ -75,9 +75,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	}
 	l.printf("OS:        %s, road: %s", s.OS, s.Road)
 	if none, is := strings.CutPrefix(s.BootLimit, "none: "); is {
-		l.printf("Boot:      a new kernel that never comes up needs a hand: %s", none)
+		l.printf("Boot:      a person has to help when a new kernel never comes up: %s", none)
 	} else if s.BootLimit != "" {
-		l.printf("Boot:      the boot loader goes back after %s that were not proved", s.BootLimit)
+		l.printf("Boot:      the boot loader goes back after %s without a verdict", s.BootLimit)
 	}
 	staged := slices.ContainsFunc(s.Deployments, func(d DeploymentStatus) bool { return d.Staged && !d.Locked })
 	for _, d := range s.Deployments {

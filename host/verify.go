@@ -194,7 +194,7 @@ func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error
 	}
 	for _, user := range sshkeys.PasswordDrift(shadow, layout.ManagedUsers(cfg)) {
 		out = append(out, Drift{Kind: "password", User: user, What: "contents",
-			Expected: "the configured hash", Found: "another", exposed: true})
+			Expected: "the configured hash", Found: "another hash", exposed: true})
 	}
 	return c.Wants, slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
 		same := a.Kind == b.Kind && a.Subject() == b.Subject() && a.What == b.What

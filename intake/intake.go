@@ -161,8 +161,8 @@ func refuseMended(r *http.Request, p path) error {
 		return nil
 	}
 	if problem, marked := object.Annotations[api.UnreadableKey]; marked {
-		return fmt.Errorf("writing %s: it has fields that can't be read, which would be lost: %s", p.object(object.Name),
-			problem)
+		return fmt.Errorf("writing %s: the object has fields that can't be read, and writing would lose them: %s",
+			p.object(object.Name), problem)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func (c *Layout) want(w files.Want) error {
 	}
 	for _, own := range []string{transaction.StateDir, transaction.RunDir, origDir, currentConfig} {
 		if w.Kind != "" && under(at, own) {
-			return fmt.Errorf("%s: %s is the agent's own", w.Subject(), own)
+			return fmt.Errorf("%s: %s belongs to the agent", w.Subject(), own)
 		}
 	}
 	if i, dup := c.at[at]; dup {
@@ -126,7 +126,7 @@ func (c *Layout) want(w files.Want) error {
 			c.Wants[i] = w
 			return nil
 		}
-		return fmt.Errorf("%s %s and %s %s are one path on this host", other.Kind, other.Path, w.Kind, w.Path)
+		return fmt.Errorf("%s %s and %s %s are the same path on this host", other.Kind, other.Path, w.Kind, w.Path)
 	}
 	if w.Node.Type != files.Absent && w.Node.Label == "" && w.HardTo == "" {
 		w.Node.Label = c.labels.Of(at, w.Node.Type)
@@ -222,8 +222,8 @@ func (c *Layout) Linkable() error {
 			return err
 		}
 		if len(held) > 0 {
-			return fmt.Errorf("systemd.units %s: enabling it takes a link at %s, where a directory is that holds %s: "+
-				"move it away", w.Name, w.Path, held[0])
+			return fmt.Errorf("systemd.units %s: enabling the unit needs a link at %s, but a directory with %s is there: "+
+				"move the directory away", w.Name, w.Path, held[0])
 		}
 	}
 	return nil

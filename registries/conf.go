@@ -121,7 +121,7 @@ type table struct {
 }
 
 func (t *table) wrong(key, kind string) {
-	t.err = cmp.Or(t.err, fmt.Errorf("%s%s: is no %s", t.of, key, kind))
+	t.err = cmp.Or(t.err, fmt.Errorf("%s%s: is not a %s", t.of, key, kind))
 }
 
 // read returns the value of a key, the zero value where the table does not have the key.

@@ -75,7 +75,7 @@ func closest(entries []*registry, source string) *registry {
 // of a source that are in the file get what the source has.
 func (c *Conf) Merge(sources []Source) error {
 	if _, old := c.file["registries"]; old {
-		return errors.New("[registries]: is of the first version of the format, which has no mirrors; " +
+		return errors.New("[registries]: uses version 1 of registries.conf, which has no mirrors; " +
 			"write [[registry]] tables and unqualified-search-registries instead")
 	}
 	file := slices.Clone(c.entries)

@@ -10,13 +10,13 @@ import (
 func TestAFileThatCantBeMergedIsToldWithoutItsContents(t *testing.T) {
 	for what, test := range map[string]struct{ file, want string }{
 		"no TOML":           {"a = 1\nSECRET =", "line 2, column"},
-		"the first version": {"[registries.search]\nregistries = ['a']", "first version"},
-		"no tables":         {"registry = 'SECRET'", "registry: is no list of tables"},
-		"no table":          {"registry = ['SECRET']", "registry: is no list of tables"},
-		"no mirrors":        {"[[registry]]\nlocation = 'a'\nmirror = 'SECRET'", "registry a: mirror: is no list"},
-		"no boolean":        {"[[registry]]\nlocation = 'a'\ninsecure = 'SECRET'", "registry a: insecure: is no boolean"},
+		"the first version": {"[registries.search]\nregistries = ['a']", "version 1 of registries.conf"},
+		"no tables":         {"registry = 'SECRET'", "registry: is not a list of tables"},
+		"no table":          {"registry = ['SECRET']", "registry: is not a list of tables"},
+		"no mirrors":        {"[[registry]]\nlocation = 'a'\nmirror = 'SECRET'", "registry a: mirror: is not a list"},
+		"no boolean":        {"[[registry]]\nlocation = 'a'\ninsecure = 'SECRET'", "registry a: insecure: is not a boolean"},
 		"no mirror's boolean": {"[[registry]]\nlocation = 'a'\n[[registry.mirror]]\nlocation = 'm'\ninsecure = 'SECRET'",
-			"registry a: mirror m: insecure: is no boolean"},
+			"registry a: mirror m: insecure: is not a boolean"},
 	} {
 		conf, err := Parse([]byte(test.file))
 		if err == nil {

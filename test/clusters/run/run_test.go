@@ -556,7 +556,7 @@ func TestUncordonBySomebodyElse(t *testing.T) {
 	n.wait("cordoned", func(o *corev1.Node, _ api.Node) bool { return o.Spec.Unschedulable })
 	n.patch(`{"spec":{"unschedulable":false}}`)
 	n.wait("cordoned again", func(o *corev1.Node, _ api.Node) bool { return o.Spec.Unschedulable })
-	n.until("an event says so", func() bool { return n.saysOfUncordon("to drain it again") })
+	n.until("an event says so", func() bool { return n.saysOfUncordon("to drain the node again") })
 	if n.host.Counts()[fakehost.Apply] != 0 {
 		t.Error("applied with a pod that should be gone")
 	}
@@ -636,7 +636,7 @@ func TestUncordonDuringTheApply(t *testing.T) {
 	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
 	n.patch(`{"spec":{"unschedulable":false}}`)
 	n.pod("late", nil)
-	n.until("an event says so", func() bool { return n.saysOfUncordon("to drain it again") })
+	n.until("an event says so", func() bool { return n.saysOfUncordon("to drain the node again") })
 	n.until("the host is told, and asked again after the drain", func() bool { return n.host.Counts()[fakehost.Apply] == 2 })
 	o := n.waitState(api.Done, b)
 	if c := n.host.Counts(); c[fakehost.Apply] != 2 || n.host.Boots() != 1 || o.Spec.Unschedulable {

@@ -48,7 +48,7 @@ func TestStagingLeavesTheDiskItsFloor(t *testing.T) {
 	image := mc("os", `{"osImageURL":"`+lab.Remote+":"+lab.RefV3+`","config":{"ignition":{"version":"3.2.0"}}}`)
 	order := api.StageOrder{Config: "os", MinFreeMebibytes: 1 << 24}
 	a := head(ctx, t, n, "stage", "--config", document(t, n, "os.json", image), "--name", "os", "--order", api.Encode(order))
-	if !strings.Contains(a.Error, "16777216 MiB are to stay free") || a.Kind != "" {
+	if !strings.Contains(a.Error, "16777216 MiB have to stay free") || a.Kind != "" {
 		t.Errorf("%+v", a)
 	}
 	if out, exit := shell(ctx, t, n, "ostree rev-parse "+lab.Remote+":"+lab.RefV3+"; test ! -e "+keptStage); exit != 0 {
@@ -63,7 +63,7 @@ func TestStagingLeavesTheDiskItsFloor(t *testing.T) {
 	}
 	r := stall(ctx, t, n, api.StageOrder{Config: "os", MinFreeMebibytes: 64})
 	shell(ctx, t, n, "/usr/bin/head -c 48M /dev/zero >"+state+"/full")
-	if a := r.answer(t); !strings.Contains(a.Error, "MiB are to stay free") {
+	if a := r.answer(t); !strings.Contains(a.Error, "MiB have to stay free") {
 		t.Errorf("%+v", a)
 	}
 	shell(ctx, t, n, "rm "+state+"/full; systemctl stop stall")

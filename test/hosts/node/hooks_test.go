@@ -98,7 +98,7 @@ func TestHooksOfAHost(t *testing.T) {
 		hook(t, n, etcBefore+"30-slow.timeout", "2")
 		began := time.Now()
 		out, exit := asked(ctx, t, n)
-		if exit != host.ExitRefused || !strings.Contains(out, "30-slow: it was stopped at its time limit of 2s: working") {
+		if exit != host.ExitRefused || !strings.Contains(out, "30-slow: the hook was stopped at its time limit of 2s: working") {
 			t.Errorf("exit %d: %s", exit, out)
 		}
 		if took := time.Since(began); took > 30*time.Second {

@@ -176,7 +176,7 @@ func TestUserspaceIsBootedAloneWhereThatIsEnough(t *testing.T) {
 	once := sync.OnceFunc(func() { close(down) })
 	go func() {
 		progress := &lines{each: func(line string) {
-			if line == "reboot: of the userspace alone" {
+			if line == "reboot: of the userspace only" {
 				once()
 			}
 		}}
