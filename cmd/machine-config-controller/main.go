@@ -38,7 +38,7 @@ func main() { os.Exit(cli.End(os.Stderr, command().Execute())) }
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "machine-config-controller",
-		Short: "Says which configuration pools of nodes have, and which node goes to it when",
+		Short: "Render MachineConfigs for pools of nodes, and roll them out",
 		Args:  cli.NoCommand,
 		RunE:  func(*cobra.Command, []string) error { return cli.Usagef("a command is required") },
 	}

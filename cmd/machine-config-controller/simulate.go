@@ -43,7 +43,7 @@ func simulate() *cobra.Command {
 	var o simulateOptions
 	cmd := &cobra.Command{
 		Use:   "simulate --policy FILE --nodes N|FILE",
-		Short: "Print how a rollout would go by a RolloutPolicy, with a timeline, without a cluster",
+		Short: "Simulate a rollout under a RolloutPolicy, with a timeline, without a cluster",
 		Long: `Prints how a rollout would go through the nodes of a pool by a RolloutPolicy: when each stage begins, when
 which node is sent and arrives, what holds the rest and until when. The decisions are those that the controller makes.
 Nodes are made up, a number of them, or read from a file: kubectl get nodes -o json. How long one node takes is a guess,

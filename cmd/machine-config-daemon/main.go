@@ -289,7 +289,7 @@ func stageCommand() *cobra.Command {
 	var minFree uint32
 	cmd := &cobra.Command{
 		Use:   "stage --config FILE | --drop",
-		Short: "Refuse what apply would refuse, and bring the OS to the disk, while the host goes on as it is",
+		Short: "Check what apply would refuse, and bring the OS to the disk, while the host continues unchanged",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if drop && to.config != "" {
 				return cli.Usagef("flags --config and --drop exclude each other")
@@ -440,7 +440,7 @@ func firstbootCommand() *cobra.Command {
 	var from string
 	cmd := &cobra.Command{
 		Use:   "firstboot",
-		Short: "Complete a machine that Ignition has made; what the host's unit runs",
+		Short: "Complete a machine that Ignition has made (the host's unit runs this)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkTimeout(a.RebootOptions); err != nil {
 				return err
@@ -466,7 +466,7 @@ func recoverCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "Bring the host to one side of whatever was interrupted; what the boot unit runs",
+		Short: "Finish or undo an interrupted update (the unit of the boot runs this)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.act(cmd.Context(), "recover", func(h *host.Host) (*host.Result, error) {
 				return h.Recover(cmd.Context())
@@ -516,7 +516,7 @@ func statusCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show which configuration the host has, which it is on the way to, and why not",
+		Short: "Show the current and pending configuration, and what blocks an update",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := o.look()
 			if err != nil {
@@ -573,7 +573,7 @@ func proveCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "prove",
-		Short: "Give the verdict on a configuration that has booted; what the host's unit runs",
+		Short: "Give the verdict on a configuration that has booted (the host's unit runs this)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.work(func(h *host.Host) (*host.Result, error) {
 				return nil, h.Prove(cmd.Context())
