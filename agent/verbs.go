@@ -4,7 +4,7 @@ package agent
 
 import "time"
 
-// Verb is a command that the agent's pod has the host run. One command of each name runs at a time, as a unit with a
+// Verb is a command that the agent's pod runs on the host. One command of each name runs at a time, as a unit with a
 // fixed name. So an agent finds a command that the previous agent has started, and people find the command in the
 // journal.
 type Verb struct {

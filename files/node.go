@@ -75,7 +75,8 @@ type Want struct {
 	HardTo string
 }
 
-// Field returns the list of the configuration that w comes from, for messages. It returns "" for the agent's own paths.
+// Field returns the list in the configuration from which w comes, for messages. It returns "" for the agent's own
+// paths.
 func (w Want) Field() string {
 	switch w.Kind {
 	case "file":

@@ -21,7 +21,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// HookDocument is what a cluster tells the host about hooks: the hooks of the pool, and the node's name.
+// HookDocument is a cluster's document about hooks for the host: the hooks of the pool, and the node's name.
 type HookDocument struct {
 	Node  string     `json:"node"`
 	Hooks []api.Hook `json:"hooks,omitempty"`

@@ -171,7 +171,7 @@ func layer(now, owned, want []string) (all, ours []string) {
 	return all, ours
 }
 
-// StagedPath is the record of what was composed for a configuration, kept for its apply.
+// StagedPath is the record of the OS that was composed for a configuration, kept for its apply.
 const StagedPath = transaction.StateDir + "/staged.json"
 
 // staged is what was composed for the configuration with that digest; Composed is empty while the composition runs. By

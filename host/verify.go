@@ -21,7 +21,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// DriftDeployment is the kind of the drift that somebody else has booted another deployment than the configuration's.
+// DriftDeployment is the kind of drift in which the booted deployment is not the configuration's.
 const DriftDeployment = "deployment"
 
 // Drift is one aspect in which the host does not match its configuration. Expected and Found are digests, modes, ids or

@@ -27,8 +27,8 @@ import (
 // reads are forbidden, returns no error.
 const patience = 5 * time.Second
 
-// Source is where a cluster is read. Both readers are caches whose objects must not be changed: the controllers' cache,
-// and one for objects that the controllers do not use.
+// Source has the readers of a cluster. Both readers are caches whose objects must not be changed: the controllers'
+// cache, and one for objects that the controllers do not use.
 type Source struct {
 	Controllers, Own client.Reader
 	// Self is the node on which the process runs. It is empty for a process outside the cluster's nodes.

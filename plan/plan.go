@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package plan decides what an update changes, from two configurations and a policy. The package decides which actions
-// the update takes, and finds what can't be done on a living host. The package is pure: it reads only its arguments and
-// changes nothing.
+// the update takes, and finds changes that can't be made on a running host. The package is pure: it reads only its
+// arguments and changes nothing.
 package plan
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Kind is what a Change is about.
+// Kind is the kind of a Change's object.
 type Kind string
 
 // The kinds, in the order in which a Plan lists them.
@@ -39,7 +39,7 @@ func (k Kind) OS() bool {
 	return k == Kargs || k == KernelType || k == Extensions || k == OSImage
 }
 
-// Op is what happens to a Change's object.
+// Op is the operation on a Change's object.
 type Op string
 
 // The operations. A path that becomes another kind of object is one removal and one addition.
@@ -49,7 +49,7 @@ const (
 	Remove Op = "remove"
 )
 
-// What is an aspect of a change.
+// What is an aspect in which a Change's object changes.
 type What string
 
 // The aspects, in the words of verify.
@@ -120,7 +120,7 @@ func list(s []string) []string {
 	return s
 }
 
-// ActionType is what the node does about changes.
+// ActionType is a kind of action that a node takes for changes.
 type ActionType string
 
 // The action types.
@@ -133,7 +133,7 @@ const (
 	ActionReboot       ActionType = "Reboot"
 )
 
-// Action is what the node does, and the first change and rule that asked for the action.
+// Action is an action of the node, with the first change and rule that asked for it.
 type Action struct {
 	Type    ActionType `json:"type"`
 	Service string     `json:"service,omitempty"` // of Reload and Restart
@@ -146,8 +146,8 @@ type Unreconcilable struct {
 	Reason string `json:"reason"`
 }
 
-// Plan is what an update would do. A Plan without Changes does nothing. A Plan with Unreconcilable must not be carried
-// out at all.
+// Plan has the changes and actions of an update. A Plan without Changes does nothing. A Plan with Unreconcilable must
+// not be carried out at all.
 type Plan struct {
 	Current string `json:"current"` // "" for a host that was never configured
 	// Unread is why the current configuration could not be read, and what to do; "" if it could be read. With Unread, the

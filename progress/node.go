@@ -15,7 +15,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Node is what matters about a node.
+// Node has the facts about a node on which answers and decisions depend.
 type Node struct {
 	api.Node
 
@@ -38,11 +38,11 @@ type Node struct {
 	Joining bool
 	// Unread names the annotation that cannot be read, and the error; empty if all can be read.
 	Unread string
-	// Said is a digest of all that the node's agent says in its Node.
+	// Said is a digest of all reports of the agent on its Node.
 	Said string
 }
 
-// ReadNode takes what matters from a Node.
+// ReadNode reads a Node object.
 func ReadNode(n *corev1.Node) Node {
 	annotations, err := api.ReadNode(n)
 	out := Node{

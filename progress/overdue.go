@@ -111,7 +111,7 @@ func (n *Node) AwaitedStill(now time.Time) api.Awaited {
 	return noted
 }
 
-// OverdueText says what did not come, and the known reasons.
+// OverdueText names the missing report, and the known reasons.
 func (n *Node) OverdueText() string {
 	var why []string
 	switch {

@@ -51,9 +51,9 @@ type Pool struct {
 	Elsewhere []api.Quarantine
 	// Lifts are the quarantines that people lifted in this pool, the latest first.
 	Lifts []api.Lifted
-	// Problems are what is wrong with the pool itself, one sentence each.
+	// Problems are the errors of the pool itself, one sentence each.
 	Problems []string
-	// NodeProblems are what is wrong with nodes, so that their state is only partly known.
+	// NodeProblems are the errors on Node objects, because of which the state of these nodes is only partly known.
 	NodeProblems []NodeProblem
 	Counts
 	// Left counts the nodes that are left out of Nodes; the zero value means that none are. Counts includes these nodes.
@@ -87,7 +87,7 @@ type Pool struct {
 	pin    api.Pin
 }
 
-// NodeProblem is what is wrong with one node, in a sentence that names the node.
+// NodeProblem is an error on one Node object, in a sentence that names the node.
 type NodeProblem struct{ Node, Text string }
 
 // Counts are the numbers of a pool's nodes, as in the status of a MachineConfigPool.

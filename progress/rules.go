@@ -17,12 +17,12 @@ const (
 		"drained, and that an invalid policy holds its pools"
 )
 
-// Rules are what a RolloutPolicy rules for a pool at a moment. With the zero value only the pool's own maxUnavailable
+// Rules are the rules of a RolloutPolicy for a pool at a moment. With the zero value only the pool's own maxUnavailable
 // counts.
 type Rules struct {
 	// Policy is the name of the RolloutPolicy; empty if the pool has none.
 	Policy string
-	// Note is what the pool has to note of that policy; nil if the pool has noted the policy already.
+	// Note is the note about that policy that the pool has to keep; nil if the pool has noted the policy already.
 	Note *api.PolicyNote
 	// FailureBudget is the number of nodes on which a configuration may fail before no other node is offered it; 0 means
 	// 1.

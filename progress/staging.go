@@ -25,7 +25,7 @@ type Staging struct {
 	// nil if no person gave one.
 	Required bool
 	Approval *api.Approval
-	// Order is what nodes are asked to stage. A node that is sent without having been asked gets the order too, because
+	// Order is the order to nodes to stage. A node that is sent without having been asked gets the order too, because
 	// the approval counts for that node as well.
 	Order *api.StageOrder
 }

@@ -71,7 +71,7 @@ const (
 	stops              // the pool waits until a person acts
 )
 
-// Meaning is what a verdict means in any cluster. An Answer adds the names.
+// Meaning explains a verdict for any cluster. An Answer adds the names.
 type Meaning struct {
 	Verdict Verdict
 	About   About

@@ -19,7 +19,7 @@ import (
 // Question is what a gate asks about a stage or a node. A stage or node that has arrived anew is a new question.
 type Question struct {
 	Policy, Pool, Config string
-	// One of Stage and Node is empty.
+	// Either Stage or Node is empty.
 	Stage, Node string
 	Gate        string
 	// Arrived is when the last of the question's nodes arrived, or when a quarantine of the configuration was lifted, if

@@ -10,13 +10,13 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// LostAs is that the policies of all pools are lost for one reason.
+// LostAs reports the policies of all pools as lost, for one reason.
 func LostAs(why string) func(*progress.Pool) string {
 	return func(*progress.Pool) string { return why }
 }
 
-// LostAsReported is what the pool controller says in a condition of the pool, for those who do not ask for definitions
-// themselves.
+// LostAsReported returns the reason that the pool controller has written into a condition of the pool. It is for
+// programs that do not ask for definitions themselves.
 func LostAsReported(p *progress.Pool) string {
 	if r := p.Reported; r != nil && r.Verdict == progress.PolicyUnusable {
 		return r.Because
@@ -24,8 +24,8 @@ func LostAsReported(p *progress.Pool) string {
 	return ""
 }
 
-// Lose has the book hold the pools whose policies are lost. why says of a pool why its policy is not there although
-// people did not delete it; empty: people did. The note on a pool names its policy.
+// Lose makes the book hold the pools whose policies are lost. why returns why the policy of a pool does not exist
+// although nobody deleted the policy; it returns "" if a person did. The note on a pool names the policy.
 func (b *Book) Lose(why func(*progress.Pool) string) { b.lost = why }
 
 // lacks reports whether a pool has a note of a policy that the book does not have.

@@ -252,7 +252,7 @@ func (b *Book) circle(p *progress.Pool, by map[string]*progress.Pool) *progress.
 	}
 }
 
-// Finding is what is to be reported about a policy itself.
+// Finding is a problem of a policy itself, or the report that the policy has none.
 type Finding struct {
 	Policy string
 	// Reason is a reason of condition api.RolloutReady. Message explains it in a sentence.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command guest runs inside a virtual machine of the lab.
+// Command guest is the lab's program inside a virtual machine.
 //
-//	guest serve             runs what the lab asks for over the serial port, until the machine goes down
-//	guest snapshot PATH...  prints {PATH: a picture of the tree below it}, paths that are not there left out
+//	guest serve             runs the commands that the lab sends over the serial port, until the machine goes down
+//	guest snapshot PATH...  prints {PATH: a picture of the tree below PATH}, without paths that do not exist
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/noderefit/noderefit/test/lab/snapshot"
 )
 
-// portName is the name that the lab gives the port.
+// portName is the lab's name for the serial port.
 const portName = "noderefit"
 
 func main() {
@@ -63,7 +63,7 @@ func pictures(paths []string) error {
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// port is the serial port. Reads and writes block in the kernel; a read of nothing means that nobody is connected.
+// port is the serial port. Reads and writes block in the kernel; an empty read means that the lab is not connected.
 type port int
 
 func openPort() (port, error) {
@@ -82,7 +82,7 @@ func openPort() (port, error) {
 				if !errors.Is(err, unix.EBUSY) {
 					return port(fd), err
 				}
-				<-time.After(20 * time.Millisecond) // after a soft reboot the one before may still be about to end
+				<-time.After(20 * time.Millisecond) // after a soft reboot the guest of the boot before may still be ending
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func (p port) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// server runs commands. What it starts outlives nothing but the commands' own wish: it is not stopped at shutdown.
+// server runs commands. A program that a command starts may outlive the command, and is not stopped at shutdown.
 type server struct {
 	boot wire.Boot
 	out  sync.Mutex
@@ -130,7 +130,7 @@ type command struct {
 	pid   int
 }
 
-// searchPath is where programs are looked for, by us and by what we start.
+// searchPath is the PATH of guest and of the commands that it starts.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func serve() error {
@@ -182,13 +182,13 @@ func (s *server) take(m wire.Message) error {
 			return errors.Join(s.send(wire.Err, m.Number, []byte(err.Error()+"\n")),
 				s.send(wire.Exit, m.Number, []byte("127")))
 		}
-	case c == nil: // it has ended
+	case c == nil: // the command has ended
 	case m.Kind == wire.Kill:
 		_ = syscall.Kill(-c.pid, syscall.SIGKILL)
 	case m.Kind == wire.In && len(m.Data) == 0:
 		_ = c.stdin.Close()
 	case m.Kind == wire.In:
-		_, _ = c.stdin.Write(m.Data) // a command need not read it
+		_, _ = c.stdin.Write(m.Data) // a command need not read its input
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (s *server) start(m wire.Message) error {
 	}
 	cmd.Stdout = &stream{s, wire.Out, m.Number}
 	cmd.Stderr = &stream{s, wire.Err, m.Number}
-	// What the command leaves running may hold its output open.
+	// A program that the command leaves running may hold the output open.
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
 		return err
@@ -219,7 +219,7 @@ func (s *server) start(m wire.Message) error {
 	s.commands[m.Number] = &command{stdin, cmd.Process.Pid}
 	s.mu.Unlock()
 	go func() {
-		_ = cmd.Wait() // the status says it
+		_ = cmd.Wait() // the exit status has the failure
 		s.mu.Lock()
 		delete(s.commands, m.Number)
 		s.mu.Unlock()
@@ -230,7 +230,7 @@ func (s *server) start(m wire.Message) error {
 	return nil
 }
 
-// stream sends what a command writes.
+// stream sends the output of a command.
 type stream struct {
 	server *server
 	kind   wire.Kind

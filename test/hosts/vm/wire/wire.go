@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is what a virtual machine's lab and the program inside the machine say to each other over a serial port.
+// Package wire has the messages between the lab of a virtual machine and the program guest inside, over a serial port.
 //
-// Such a port is a stream without a beginning: the machine goes down in the middle of a message, and the next boot
-// finds the rest of it, or messages for the boot before. So each message names the boot it is about, and a reader finds
-// the next one whatever precedes it.
+// Such a port is a stream without a beginning. The machine goes down in the middle of a message, and the next boot
+// finds the rest of that message, or messages for the boot before. So each message names its boot, and a reader finds
+// the next message behind any bytes.
 package wire
 
 import (
@@ -16,10 +16,11 @@ import (
 	"io"
 )
 
-// Kind says what a message is.
+// Kind is the kind of a message.
 type Kind byte
 
-// Messages to the machine, then those from it. In and Out, Err carry streams in pieces, and an empty In ends it.
+// The first messages go to the machine, the others come from it. In, Out and Err carry streams in pieces. An empty In
+// ends the input.
 const (
 	Ping Kind = iota + 1 // asks for a Hello; the boot is not known yet
 	Exec                 // Data is a Command in JSON
@@ -32,12 +33,12 @@ const (
 	Exit // Data is the exit status in decimal, -1 for a signal
 )
 
-// Command is what Exec runs, as root and in a clean environment.
+// Command is the command that Exec runs, as root and in a clean environment.
 type Command struct {
 	Argv []string `json:"argv"`
 }
 
-// Boot names one start of the machine's userspace: a soft reboot begins another one of the same kernel.
+// Boot names one start of the machine's userspace. A soft reboot starts the userspace again, with the same kernel.
 type Boot [16]byte
 
 // NewBoot returns a name that no other boot has.
@@ -47,7 +48,7 @@ func NewBoot() (Boot, error) {
 	return boot, err
 }
 
-// Message is one of them. Number tells commands apart.
+// Message is one message. Number is the number of its command.
 type Message struct {
 	Boot   Boot
 	Kind   Kind
@@ -55,7 +56,7 @@ type Message struct {
 	Data   []byte
 }
 
-// MaxData is how much Data one message may have.
+// MaxData is the largest size of Data in one message.
 const MaxData = 64 << 10
 
 const (
@@ -78,7 +79,7 @@ func Write(w io.Writer, m Message) error {
 	return err
 }
 
-// Reader reads messages and skips what is none.
+// Reader reads messages, and skips all other bytes.
 type Reader struct {
 	in *bufio.Reader
 }
@@ -88,7 +89,7 @@ func NewReader(in io.Reader) *Reader {
 	return &Reader{bufio.NewReaderSize(in, headerSize+MaxData)}
 }
 
-// Next is the next whole message.
+// Next returns the next whole message.
 func (r *Reader) Next() (Message, error) {
 	for {
 		head, err := r.in.Peek(headerSize)
