@@ -24,9 +24,9 @@ import (
 	"k8s.io/kubernetes/pkg/kubemark"
 )
 
-// hollow are the options of a kubelet that is the real one except that its container runtime, its mounts and its
-// cgroups are on paper: it registers the node, keeps its lease, honours taints, starts pods in no time and ends them
-// with the grace that they ask for.
+// hollow are the options of a real kubelet whose container runtime, mounts and cgroups are simulated. The kubelet
+// registers the node, keeps the node's lease and honours taints. It starts pods at once, and ends them with the grace
+// that they ask for.
 type hollow struct {
 	kubeconfig   string
 	node         string
@@ -96,7 +96,7 @@ func (h *hollow) run(ctx context.Context) error {
 	flags.NodeIP = h.nodeIP
 	kubelet.NodeLeaseDurationSeconds = int32(h.leaseSeconds)
 	kubelet.ProviderID = ""
-	// A host need not have any, and no pod here asks it.
+	// A host need not have a resolver, and no pod here needs one.
 	kubelet.ResolverConfig = ""
 
 	go kubemark.NewHollowKubelet(flags, kubelet, client, heartbeat, machine, runtime.ImageService, service,
@@ -104,7 +104,7 @@ func (h *hollow) run(ctx context.Context) error {
 	return h.serveHealth()
 }
 
-// serveHealth answers /healthz as the kubelet's own command does, which is more than the hollow one has.
+// serveHealth answers /healthz as the kubelet's own command does; the hollow kubelet has no such server.
 func (h *hollow) serveHealth() error {
 	mux := http.NewServeMux()
 	healthz.InstallHandler(mux)
@@ -114,7 +114,7 @@ func (h *hollow) serveHealth() error {
 	return fmt.Errorf("serving /healthz: %w", server.ListenAndServe())
 }
 
-// machine is the machine as the kubelet sees it: on paper too, but for what tells machines and their boots apart.
+// machine is the machine as the kubelet sees it: simulated, except for the IDs of the machine and of its boot.
 type machine struct {
 	cadvisortest.Fake
 	id, boot, kernel, release string
@@ -137,7 +137,7 @@ func newMachine(node string) (*machine, error) {
 	return m, nil
 }
 
-// MachineInfo has the identity of the machine and of this boot of it.
+// MachineInfo returns the identity of the machine and of this boot.
 func (m *machine) MachineInfo() (*cadvisor.MachineInfo, error) {
 	info, err := m.Fake.MachineInfo()
 	if err == nil {
@@ -146,7 +146,7 @@ func (m *machine) MachineInfo() (*cadvisor.MachineInfo, error) {
 	return info, err
 }
 
-// VersionInfo has the kernel and the OS that run.
+// VersionInfo returns the versions of the running kernel and OS.
 func (m *machine) VersionInfo() (*cadvisor.VersionInfo, error) {
 	info, err := m.Fake.VersionInfo()
 	if err == nil {

@@ -18,12 +18,12 @@ import (
 	"sigs.k8s.io/kwok/pkg/utils/signals"
 )
 
-// kwok plays the nodes that have no machine, and what the kubelet does there.
+// kwok simulates the nodes that have no machine, and their kubelets.
 func kwok() int {
-	// The control plane's packages have put a --version of their own kind into the process's set of flags, which cobra
-	// would merge with kwok's.
+	// The control plane's packages have added their own --version to the process's set of flags. cobra would merge that
+	// flag with kwok's.
 	pflag.CommandLine = pflag.NewFlagSet(os.Args[0], pflag.ExitOnError)
-	// The log's level and the configuration have to be known before there is a command that could parse its flags.
+	// The level of the log and the configuration are needed before the command exists that could parse the flags.
 	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
 	flags.Usage = func() {}
@@ -41,14 +41,14 @@ func kwok() int {
 	return 0
 }
 
-// kwokConfig prints a configuration for kwok that has all the stages of its life in it, so that kwok needs neither
-// definitions in the cluster nor a download.
+// kwokConfig prints a configuration for kwok with all stages of nodes and pods. So kwok needs neither definitions in
+// the cluster nor a download.
 func kwokConfig() int {
 	flags := flag.NewFlagSet("kwok-config", flag.ExitOnError)
 	lease := flags.Int("lease-seconds", 40, "duration of the nodes' leases; a quarter of it is how often they are renewed")
 	parallel := flags.Int("parallelism", 16, "how many nodes, pods and leases are worked on at a time")
 	selector := flags.String("selector", "", "label selector of the nodes that kwok plays; all of them if empty")
-	// A set of flags that exits on errors returns none.
+	// A set of flags that exits on errors returns no error.
 	_ = flags.Parse(os.Args[1:])
 	manage := "manageAllNodes: true"
 	if *selector != "" {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Kubebox is a Kubernetes control plane in one file: each of its programs, and a kubelet that runs pods on paper. It is
-// called as "kubebox PROGRAM ARGUMENTS", or by a link that bears the program's name.
+// Kubebox is a Kubernetes control plane in one file: each of its programs, and a kubelet that simulates pods. It is
+// called as "kubebox PROGRAM ARGUMENTS", or by a link with the program's name.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // what a kubeconfig may name as a way to log in
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // the ways to log in that a kubeconfig may name
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the clients
@@ -27,7 +27,8 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// programs are what the file can be; each finds its own name and arguments in os.Args and returns its exit status.
+// programs are the programs in this file. Each finds its own name and arguments in os.Args, and returns its exit
+// status.
 var programs = map[string]func() int{
 	"etcd":                    etcd,
 	"kube-apiserver":          command(apiserver.NewAPIServerCommand),
@@ -55,8 +56,8 @@ func main() {
 	os.Exit(run())
 }
 
-// command is a program that is a cobra command. The command is made only when it is wanted: making one changes what
-// the process has only once (flags, feature gates).
+// command is a program that is a cobra command. The command is made only when it is run, because making a command
+// changes the process's flags and feature gates.
 func command(make func() *cobra.Command) func() int {
 	return func() int { return cli.Run(make()) }
 }
