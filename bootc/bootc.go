@@ -44,6 +44,8 @@ type Driver struct {
 	delays []time.Duration
 	// lockWait is how long another program may hold the lock of the sysroot before Driver gives up without starting bootc.
 	lockWait time.Duration
+	// silent means that this host's bootc or systemd can't pass on the progress of a switch.
+	silent bool
 }
 
 // New returns a Driver for the host that plain is for. tools run a switch, which outlives this process. run runs what
@@ -271,13 +273,13 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (stag
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, wrapFailed(doing, err)
 	}
-	inside, err := b.inside(ctx, argv)
+	like, err := b.inside(ctx, argv)
 	if err != nil {
 		return nil, nil, wrapFailed(doing, err)
 	}
 	stop := b.tools.Follow(ctx, switchUnit, b.Progress)
 	waited := b.watchLock(ctx)
-	output, err := inside(ctx, argv...)
+	output, err := b.runSwitch(ctx, like, argv)
 	stop()
 	if waited := waited(); waited != nil && err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, waited), nil
@@ -291,7 +293,7 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (stag
 	if err := b.takeBackReboot(before); err != nil {
 		return nil, nil, wrapFailed(doing, err)
 	}
-	deployments, err := ostree.NewPlain(inside, b.root).Status(ctx)
+	deployments, err := ostree.NewPlain(b.tools.In(switchUnit, like), b.root).Status(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", doing, err)
 	}
@@ -380,30 +382,30 @@ func (b *Driver) tidy(ctx context.Context) error {
 // statePattern matches the names in /run/ostree that bootc gets to see. ostree uses plain names there.
 var statePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// inside returns a Runner for commands with a fresh state directory of their own, in which nothing is staged. The
+// inside returns what commands are like that have a fresh state directory of their own, in which nothing is staged. The
 // directory has everything else of the real one, such as the credentials for registries. argv is the unit's
 // description, so that settle can tell its purpose.
-func (b *Driver) inside(ctx context.Context, argv []string) (ostree.Runner, error) {
+func (b *Driver) inside(ctx context.Context, argv []string) (like systemd.Command, err error) {
 	state := b.host(stateDir)
 	if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o755)); err != nil {
-		return nil, err
+		return like, err
 	}
 	masks, err := b.masks(ctx)
 	if err != nil {
-		return nil, err
+		return like, err
 	}
-	like := systemd.Command{Description: strings.Join(argv, " "), EnvironmentFiles: []string{osimage.ProxyFile},
+	like = systemd.Command{Description: strings.Join(argv, " "), EnvironmentFiles: []string{osimage.ProxyFile},
 		Binds: append([]systemd.Bind{{Source: stateDir, At: ostreeState}}, masks...), Limit: ostree.UsualLimits.Pull}
 	entries, err := os.ReadDir(b.host(ostreeState))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return like, err
 	}
 	for _, entry := range entries {
 		if name := entry.Name(); statePattern.MatchString(name) && !strings.HasPrefix(name, "staged-") {
 			like.Binds = append(like.Binds, systemd.Bind{Source: ostreeState + "/" + name, At: ostreeState + "/" + name})
 		}
 	}
-	return b.tools.In(switchUnit, like), nil
+	return like, nil
 }
 
 // dropStaged removes a deployment that another program has staged. In bootc's view of the host that deployment is not

@@ -497,6 +497,7 @@ func TestSwitchThatWaitsForTheLockIsEndedInTimeAndOnce(t *testing.T) {
 		b := New(run, &ostree.Tools{Units: units, Root: root}, ostree.NewPlain(run, root))
 		began, said := time.Now(), ""
 		b.Progress = func(text string) { said = text }
+		b.silent = true // in the bubble nothing can be read from a pipe
 		_, err := b.fetch(t.Context(), "composing", []string{"bootc", "switch"})
 		holder := fmt.Sprintf("(process %d", os.Getpid())
 		if ostree.ClassOf(err) != ostree.Retryable || !strings.Contains(err.Error(), holder) || !strings.Contains(said, holder) {

@@ -32,6 +32,9 @@ type Command struct {
 	// are truncated first, or to the journal.
 	Output         *os.File
 	Stdout, Stderr string
+	// Passed is what the command has open as file descriptor PassedFD. A systemd before version 257 can't pass it on: then
+	// the error is ErrCannotPass.
+	Passed *os.File
 	// Identifier is the command's name in the journal; "" is the program's name.
 	Identifier string
 	// Nice is the scheduling priority; 0 is the usual priority.
@@ -44,6 +47,9 @@ type Command struct {
 	// unit; any other command stops the earlier run.
 	Outlives bool
 }
+
+// PassedFD is the number of the first file descriptor that systemd passes to a command.
+const PassedFD = 3
 
 // Bind makes a path of the host visible at another path.
 type Bind struct{ Source, At string }
@@ -70,6 +76,10 @@ type (
 	environmentFile struct {
 		Path     string
 		Optional bool
+	}
+	passedFile struct {
+		FD   godbus.UnixFD
+		Name string
 	}
 	bindPath struct {
 		Source, At string
@@ -99,6 +109,11 @@ func (c Command) properties() []dbus.Property {
 	if c.Output != nil {
 		fd := godbus.UnixFD(c.Output.Fd())
 		all = append(all, property("StandardOutputFileDescriptor", fd), property("StandardErrorFileDescriptor", fd))
+	}
+	if c.Passed != nil {
+		// The variables are those of socket activation, by which some programs become servers.
+		all = append(all, property(passedFiles, []passedFile{{godbus.UnixFD(c.Passed.Fd()), "passed"}}),
+			property("UnsetEnvironment", []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"}))
 	}
 	add(c.Stdout != "", "StandardOutputFileToTruncate", c.Stdout)
 	add(c.Stderr != "", "StandardErrorFileToTruncate", c.Stderr)
@@ -152,17 +167,32 @@ var ErrUnitExists = errors.New("unit exists already")
 // ErrGoingDown is the error of starting a unit while the machine is about to shut down or reboot.
 var ErrGoingDown = errors.New("the host is going down")
 
+// ErrCannotPass is the error of starting a command with an open file, where systemd can't pass the file on.
+var ErrCannotPass = errors.New("systemd can't pass an open file to a command")
+
+// passedFiles is systemd's property of the files that it passes to a command.
+const passedFiles = "ExtraFileDescriptors"
+
 // start starts a service, and returns once its command has been started.
 func (m *Manager) start(ctx context.Context, name string, properties []dbus.Property) error {
 	err := m.job(ctx, "starting", name, func(ctx context.Context, name, _ string, done chan<- string) (int, error) {
 		return m.conn.StartTransientUnitContext(ctx, name, "fail", properties, done)
 	})
+	return startError(err)
+}
+
+// startError wraps the errors of a start that callers tell from others.
+func startError(err error) error {
 	answer, _ := errors.AsType[godbus.Error](err)
 	switch answer.Name {
 	case "org.freedesktop.systemd1.UnitExists":
 		return fmt.Errorf("%w: %w", ErrUnitExists, err)
 	case "org.freedesktop.systemd1.TransactionIsDestructive":
 		return fmt.Errorf("%w: %w", ErrGoingDown, err)
+	case "org.freedesktop.DBus.Error.PropertyReadOnly": // "Cannot set property …, or unknown property."
+		if strings.Contains(err.Error(), passedFiles) {
+			return fmt.Errorf("%w: %w", ErrCannotPass, err)
+		}
 	}
 	return err
 }

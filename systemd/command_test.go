@@ -3,10 +3,15 @@
 package systemd
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	godbus "github.com/godbus/dbus/v5"
 )
 
 func TestWhatACommandIsToSystemd(t *testing.T) {
@@ -35,9 +40,36 @@ func TestWhatACommandIsToSystemd(t *testing.T) {
 			t.Errorf("%+v adds %q, want %q", c.command, got, c.adds)
 		}
 	}
+	passed := texts(Command{Description: "d", Argv: []string{"/bin/x"}, Passed: os.Stdout})
+	if !slices.Contains(passed, `ExtraFileDescriptors a(hs) @a(hs) [(1, "passed",)]`) {
+		t.Errorf("an open file is %q", passed)
+	}
 	if got := texts(Command{Argv: []string{"/bin/x", "a$b", "${C}"}}); !slices.ContainsFunc(got, func(p string) bool {
 		return strings.HasPrefix(p, "ExecStart ") && strings.Contains(p, `["/bin/x", "a$$b", "$${C}"]`)
 	}) {
 		t.Errorf("systemd would expand %q", got)
+	}
+}
+
+func TestErrorsOfAStartAreTold(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		is         error
+	}{
+		{"org.freedesktop.systemd1.UnitExists", "Unit x.service already exists.", ErrUnitExists},
+		{"org.freedesktop.systemd1.TransactionIsDestructive", "Transaction is destructive.", ErrGoingDown},
+		{"org.freedesktop.DBus.Error.PropertyReadOnly", "Cannot set property ExtraFileDescriptors, or unknown property.", ErrCannotPass},
+		{"org.freedesktop.DBus.Error.PropertyReadOnly", "Cannot set property Nice, or unknown property.", nil},
+	} {
+		said := godbus.Error{Name: c.name, Body: []any{c.text}}
+		err := startError(fmt.Errorf("starting x.service: %w", said))
+		for _, is := range []error{ErrUnitExists, ErrGoingDown, ErrCannotPass} {
+			if errors.Is(err, is) != (is == c.is) {
+				t.Errorf("%s is %v", c.text, err)
+			}
+		}
+		if !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s is lost in %v", c.text, err)
+		}
 	}
 }

@@ -136,6 +136,7 @@ func TestContract(t *testing.T) {
 	t.Run("podman is asked in every switch", func(t *testing.T) { podmanIsAsked(s.in(t)) })
 	t.Run("bound images come with the staging and go with a clean-up", func(t *testing.T) { boundImagesComeAndGo(s.in(t)) })
 	t.Run("unknown keys beside arguments", func(t *testing.T) { unknownKeysAreRefused(s.in(t)) })
+	t.Run("progress", func(t *testing.T) { progressIsTold(s.in(t)) })
 	t.Run("tag and digest", func(t *testing.T) { tagAndDigestAreKept(s.in(t)) })
 
 	second := s.host.BootedDeployment()

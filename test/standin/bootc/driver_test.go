@@ -79,6 +79,7 @@ func TestDriver(t *testing.T) {
 		play   func(*act)
 	}{
 		{"what goes wrong is classed", true, whatGoesWrongIsClassed},
+		{"progress of a compose is passed on", false, progressOfComposeIsPassedOn},
 		{"switch outlives its agent and gives way to another", true, switchOutlivesItsAgent},
 		{"orderly reboot at any point of compose boots the old", true, orderlyRebootAtAnyPoint},
 		{"image is composed, booted and taken back", false, imageIsComposedBootedAndTakenBack},

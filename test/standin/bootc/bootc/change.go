@@ -88,6 +88,7 @@ func (h *host) upgrade(ctx context.Context, check bool) error {
 // stage stages an image, with the kernel arguments of the booted deployment and the difference between what the two
 // images bring.
 func (h *host) stage(ctx context.Context, to reference, image *fetched) error {
+	tell(staging(image.digest, 0))
 	if err := fault.Pass(fault.Stage); err != nil {
 		return err
 	}
@@ -109,6 +110,7 @@ func (h *host) stage(ctx context.Context, to reference, image *fetched) error {
 	for _, argument := range arguments {
 		argv = append(argv, "--karg-append="+argument)
 	}
+	tell(staging(image.digest, 1))
 	h.unlock()
 	if _, err := tool(ctx, append(argv, image.checksum)...); err != nil {
 		return failf("Staging: %w", err)
@@ -121,6 +123,7 @@ func (h *host) stage(ctx context.Context, to reference, image *fetched) error {
 	if err := fault.Pass(fault.Staged); err != nil {
 		return err
 	}
+	tell(staging(image.digest, 2))
 	after, err := readHost(ctx)
 	if err != nil {
 		return err
@@ -135,6 +138,7 @@ func (h *host) stage(ctx context.Context, to reference, image *fetched) error {
 	if err := after.prune(ctx); err != nil {
 		return failf("Staging: %w", err)
 	}
+	tell(staging(image.digest, 3))
 	say("Queued for next boot: %s", to.shown())
 	if version := image.config.Config.Labels["org.opencontainers.image.version"]; version != "" {
 		say("  Version: %s", version)

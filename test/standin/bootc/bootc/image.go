@@ -269,9 +269,12 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 	if have, err := query(ctx, ref); err == nil && have.digest == d.Digest {
 		return have, nil
 	}
+	tell(pulling(d.Digest, m.Layers[0], 0))
 	if err := fault.Pass(fault.Layers); err != nil {
 		return nil, err
 	}
+	tell(pulling(d.Digest, m.Layers[0], 1))
+	tell(steps("importing", "Importing Image", d.Digest, 0, "importing"))
 	layer, err := l.read(m.Layers[0])
 	if err != nil {
 		return nil, failf("Pulling: Importing: %w", err)
@@ -290,6 +293,7 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 	if err != nil {
 		return nil, failf("Pulling: Importing: %w", err)
 	}
+	tell(steps("importing", "Importing Image", d.Digest, 1, "importing"))
 	return &fetched{checksum: checksum, digest: d.Digest, config: config}, nil
 }
 

@@ -53,6 +53,7 @@ func switchCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&enforce, "enforce-container-sigpolicy", false, "")
 	cmd.Flags().BoolVar(&retain, "retain", false, "")
 	cmd.Flags().Bool("quiet", false, "")
+	tellProgress(cmd)
 	return cmd
 }
 
@@ -63,6 +64,7 @@ func upgradeCommand() *cobra.Command {
 	}}
 	cmd.Flags().BoolVar(&check, "check", false, "")
 	cmd.Flags().Bool("quiet", false, "")
+	tellProgress(cmd)
 	return cmd
 }
 
