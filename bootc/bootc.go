@@ -62,8 +62,6 @@ const (
 	ostreeState = "/run/ostree"
 	// stateDir is the directory in its place while bootc runs.
 	stateDir = "/run/" + switchUnit
-	// noSuchFile is what ostree says of a path that a commit lacks.
-	noSuchFile = "No such file or directory"
 	// rebootRequired is the file that bootc writes for programs that reboot machines.
 	rebootRequired = "/run/reboot-required"
 )

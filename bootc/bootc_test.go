@@ -190,7 +190,7 @@ func (tr tree) run(_ context.Context, argv ...string) ([]byte, error) {
 		return ""
 	}
 	lacks := func(name string) error {
-		return &ostree.CommandError{Argv: argv, Err: exited(1), Stderr: "error: Inspecting path '" + name + "': " + noSuchFile}
+		return &ostree.CommandError{Argv: argv, Err: exited(1), Stderr: "error: Inspecting path '" + name + "': No such file or directory"}
 	}
 	output := ""
 	switch {

@@ -4,7 +4,6 @@ package bootc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -31,7 +30,7 @@ func (b *Driver) resolve(ctx context.Context, doing, checksum, name string) (str
 		output, err := b.run(ctx, argv...)
 		at, target := firstLink(steps, string(output))
 		if at < 0 {
-			if command, ok := errors.AsType[*ostree.CommandError](err); ok && strings.Contains(command.Stderr, noSuchFile) {
+			if ostree.Lacks(err) {
 				return "", nil
 			}
 			return steps[len(steps)-1].path, ostree.Failing(doing, output, err)

@@ -61,7 +61,8 @@ func demanded(own groups, arguments []string) (rootDemand, error) {
 	case composefsOptional(value):
 		d.level = ""
 	default:
-		return d, &Unfit{"", arguments[at], "ostree can't read it, so the deployment would not boot", "leave it out"}
+		return d, &Unfit{"", arguments[at], "ostree can't read the argument, so the deployment would not boot",
+			"leave the argument out"}
 	}
 	d.file, d.option = "", arguments[at]
 	return d, nil
@@ -78,14 +79,15 @@ func judgeComposefs(d rootDemand, here rootHere) error {
 	switch {
 	case d.level == "":
 	case !here.composefs:
-		return &Unfit{d.file, d.option, "the host's ostree " + here.version + " makes no composefs roots, so it " +
-			"would not boot", later}
+		return &Unfit{d.file, d.option, "the host's ostree " + here.version + " makes no composefs roots, so a " +
+			"deployment of the image would not boot", later}
 	case here.unasked:
 		return &Unfit{d.file, d.option, "the host's ostree " + here.version + " makes composefs roots only where the " +
-			"configuration of its repository asks for them, so it would not boot",
+			"configuration of its repository asks for them, so a deployment of the image would not boot",
 			"set ex-integrity.composefs in /ostree/repo/config, or " + later}
 	case d.level != composefsOn && !here.verity:
-		return &Unfit{d.file, d.option, "the file system of /ostree/repo has no fs-verity, so it would not boot",
+		return &Unfit{d.file, d.option, "the file system of /ostree/repo has no fs-verity, so a deployment of " +
+			"the image would not boot",
 			"use an image with composefs.enabled=yes, or install the host anew with fs-verity"}
 	}
 	return nil
@@ -117,7 +119,7 @@ func (p *Plain) checkComposefs(dir string, demand rootDemand) (refusal, err erro
 	image := p.host(dir + composefsImage)
 	if _, err := os.Stat(image); errors.Is(err, fs.ErrNotExist) {
 		return &Unfit{demand.file, demand.option, "the host's ostree has made no " + composefsImage[1:] +
-			" for it, so it would not boot", "go by an image with a newer ostree that does without the option"}, nil
+			" for the deployment, so the deployment would not boot", "go by an image with a newer ostree that does without the option"}, nil
 	} else if err != nil || demand.level == composefsOn {
 		return nil, err
 	}
@@ -129,7 +131,7 @@ func (p *Plain) checkComposefs(dir string, demand rootDemand) (refusal, err erro
 		return nil, err
 	}
 	return &Unfit{demand.file, demand.option, strings.TrimPrefix(open, filepath.Clean(p.root)) +
-		" is not protected by fs-verity, so it would not boot",
+		" is not protected by fs-verity, so the deployment would not boot",
 		"use an image with composefs.enabled=yes, or install the host anew with fs-verity"}, nil
 }
 

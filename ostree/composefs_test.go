@@ -22,7 +22,8 @@ func TestADeploymentThatWouldNotBootIsRefused(t *testing.T) {
 		{name: "maybe", own: "[composefs]\nenabled=maybe\n"},
 		{"composefs", "[composefs]\nenabled=yes\n", true, nil, ""},
 		{"composefs without the image", "[composefs]\nenabled=yes\n", false, nil,
-			"composefs.enabled=yes in the image's /usr/lib/ostree/prepare-root.conf: the host's ostree has made no .ostree.cfs"},
+			"composefs.enabled=yes in the image's /usr/lib/ostree/prepare-root.conf: the host's ostree has made no .ostree.cfs for " +
+				"the deployment, so the deployment would not boot"},
 		{"taken back", "[composefs]\nenabled=yes\n", false, asked("0"), ""},
 		{"an argument", "", false, asked("1"), "the kernel argument ostree.prepare-root.composefs=1: the host's ostree has made no"},
 		{"an argument, with the image", "", true, asked("1"), ""},

@@ -146,7 +146,7 @@ func (p *Plain) judgeSignature(ctx context.Context, doing, checksum string) erro
 	output, err := p.run(ctx, "ostree", "show", "--print-detached-metadata-key="+key, checksum)
 	if command, ok := errors.AsType[*CommandError](err); ok && strings.Contains(command.Stderr, "No such metadata key") {
 		return &Error{Class: Invalid, Doing: doing, Err: &Unfit{ownRootConfig, "composefs.enabled=" + composefsSigned,
-			"the commit has no " + key + ", so it would not boot",
+			"the commit has no " + key + ", so a deployment of the commit would not boot",
 			"use a signed commit, without packages that are layered on the host"}}
 	}
 	return Failing(doing, output, err)
@@ -158,7 +158,7 @@ func (p *Plain) judgePrograms(ctx context.Context, doing, checksum string) error
 	there, err := p.filesIn(ctx, doing, checksum, tool)
 	if err == nil && len(there) == 0 {
 		err = &Error{Class: Invalid, Doing: doing, Err: &Unfit{tool, "",
-			"it is missing, and without it the host could not be taken back", "install ostree into the image"}}
+			"the program is missing, and without ostree the host could not be taken back", "install ostree into the image"}}
 	}
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func (p *Plain) judgePrograms(ctx context.Context, doing, checksum string) error
 		}
 	}
 	refusal := &Unfit{"/usr/lib/modules/VERSION/vmlinuz", "",
-		"it is missing, and the boot loader's entries of this host need it", "use an image with a kernel"}
+		"the kernel is missing, and the boot loader's entries of this host need one there", "use an image with a kernel"}
 	if unified != "" {
 		refusal.why, refusal.do = "the image is sealed: "+unified+" has its kernel, for which this host's boot loader has "+
 			"no entries", "use an image that is not sealed, or install the host anew from it"
@@ -215,8 +215,8 @@ func (p *Plain) kernelsIn(ctx context.Context, doing, checksum string) (names []
 // missing are what ostree says of a path that a commit does not have.
 var missing = []string{"No such file or directory", "No such path"}
 
-// lacks reports whether ostree failed because a commit does not have a path.
-func lacks(err error) bool {
+// Lacks reports whether ostree failed because a commit does not have a path.
+func Lacks(err error) bool {
 	command, ok := errors.AsType[*CommandError](err)
 	return ok && slices.ContainsFunc(missing, func(text string) bool { return strings.Contains(command.Stderr, text) })
 }
@@ -224,7 +224,7 @@ func lacks(err error) bool {
 // configIn reads a key file of a commit, nil if the commit has none. One fork.
 func (p *Plain) configIn(ctx context.Context, doing, checksum, at string) (groups, error) {
 	text, err := p.run(ctx, "ostree", "cat", checksum, at)
-	if lacks(err) {
+	if Lacks(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -236,7 +236,7 @@ func (p *Plain) configIn(ctx context.Context, doing, checksum, at string) (group
 // filesIn returns a path of a commit and what is in that directory, none if the commit does not have it. One fork.
 func (p *Plain) filesIn(ctx context.Context, doing, checksum, at string) ([]string, error) {
 	output, err := p.run(ctx, "ostree", "ls", "--nul-filenames-only", checksum, at)
-	if lacks(err) {
+	if Lacks(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -45,7 +45,7 @@ func TestARootThatLeavesNoWayBackIsRefused(t *testing.T) {
 		{"an argument that demands a signature", composefs, "", nil, "composefs=signed: the file system", asked("signed")},
 		{"an argument that takes back the signature alone", "[composefs]\nenabled=signed\n", "", nil, "composefs=yes: the file system",
 			asked("yes")},
-		{"an argument that ostree does not know", "", "", nil, "composefs=verity: ostree can't read it", asked("verity")},
+		{"an argument that ostree does not know", "", "", nil, "composefs=verity: ostree can't read the argument", asked("verity")},
 		{"the first of two arguments", "", "", func(h *rootHere) { h.composefs = false }, "", append(asked("0"), asked("1")...)},
 	} {
 		here := able
@@ -78,8 +78,8 @@ func TestACommitThatLeavesNoWayBackIsRefused(t *testing.T) {
 		{"as any", []string{"/usr/bin/ostree", kernel}, "", ""},
 		{"a kernel as of old", []string{"/usr/bin/ostree", "/usr/lib/ostree-boot/vmlinuz-6.12-abc"}, "", ""},
 		{"two kernels, one of them gone", []string{"/usr/bin/ostree", "/usr/lib/modules/6.11/modules.dep", kernel}, "", ""},
-		{"without ostree", []string{kernel}, "", "the image's /usr/bin/ostree: it is missing"},
-		{"without a kernel", []string{"/usr/bin/ostree", "/usr/lib/modules/6.12/modules.dep"}, "", "/usr/lib/modules/VERSION/vmlinuz: it is missing"},
+		{"without ostree", []string{kernel}, "", "the image's /usr/bin/ostree: the program is missing"},
+		{"without a kernel", []string{"/usr/bin/ostree", "/usr/lib/modules/6.12/modules.dep"}, "", "/usr/lib/modules/VERSION/vmlinuz: the kernel is missing"},
 		{"sealed", []string{"/usr/bin/ostree", "/boot/EFI/Linux/abc.efi"}, "", "the image is sealed: /boot/EFI/Linux/abc.efi"},
 		{"transient", []string{"/usr/bin/ostree", kernel}, "[etc]\ntransient=1\n", "etc.transient"},
 	} {

@@ -100,7 +100,7 @@ func TestADeploymentThatWouldNotBootIsRefused(t *testing.T) {
 	if _, text, exit, err := n.Agent(ctx, "stage", "--config", at); err != nil || exit != 0 {
 		t.Fatalf("stage, which can't know: exit %d, %v, %s", exit, err, text)
 	}
-	const says = "the kernel argument ostree.prepare-root.composefs=1: the host's ostree has made no .ostree.cfs"
+	const says = "the kernel argument ostree.prepare-root.composefs=1: the host's ostree has made no .ostree.cfs for the deployment"
 	_, text, exit, err := n.Agent(ctx, "apply", "--config", at)
 	if err != nil || exit != 3 || !strings.Contains(text, "osImageURL: ") || !strings.Contains(text, says) {
 		t.Errorf("apply: exit %d, %v, %s", exit, err, text)
