@@ -371,7 +371,7 @@ func (h *Host) existing(ctx context.Context, a *attempt) (*wayBack, error) {
 func returns(_ *Host, a *attempt) bool { return a.update.returns }
 
 // goTo makes the deployment that a configuration has run on the default, and boots it. Recovery does the rest in that
-// boot, as it does when a person has chosen the deployment.
+// boot, much as when a person has chosen the deployment.
 func (h *Host) goTo(ctx context.Context, a *attempt) error {
 	a.over = true
 	if a.stages() {
@@ -386,7 +386,7 @@ func (h *Host) goTo(ctx context.Context, a *attempt) error {
 		}
 	}
 	h.say("commit", a.back.deployment.ID)
-	if err := h.deployments.SetDefault(ctx, a.back.deployment.ID); err != nil {
+	if err := h.engine().Return(ctx, a.record, a.back.deployment.ID); err != nil {
 		return fmt.Errorf("going back to the deployment of %s: %w", a.cfg.Name, err)
 	}
 	a.result.Warnings = append(a.result.Warnings, "no new deployment can be made on this host; it goes back to "+

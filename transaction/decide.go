@@ -210,6 +210,9 @@ func decideSettled(r *Record, s situation) Decision {
 	switch {
 	case c == nil || c.Deployment == s.Booted || c.Deployment == "": // "": the journal carried the whole update
 		return Decision{Do: Nothing}
+	case r.Previous != nil && r.Previous.Deployment == s.Booted && s.Booted == r.Returning && s.Booted != "":
+		return Decision{Do: WentBack, Why: fmt.Sprintf("an update went back from %s to %s, because no new deployment "+
+			"could be made", c.deployed(), r.Previous.deployed())}
 	case r.Previous != nil && r.Previous.Deployment == s.Booted && s.Booted != "":
 		return Decision{Do: WentBack, Why: fmt.Sprintf(
 			"a person or the boot loader went back from %s to %s", c.deployed(), r.Previous.deployed())}

@@ -65,7 +65,7 @@ func situationOf(t *testing.T, words []datadriven.CmdArg) (*Record, situation) {
 	s := situation{BootID: thisBoot, Uptime: uptime, Bootable: []string{"A"}}
 	r, p := &Record{}, &Pending{}
 	texts := map[string]*string{"booted": &s.Booted, "default": &s.Default, "staged": &s.Staged,
-		"unfinished": &s.Unfinished, "because": &p.Reason, "soft-reboot": (*string)(&p.SoftReboot)}
+		"returning": &r.Returning, "unfinished": &s.Unfinished, "because": &p.Reason, "soft-reboot": (*string)(&p.SoftReboot)}
 	for _, word := range words {
 		value := strings.Join(word.Vals, ", ")
 		if text := texts[word.Key]; text != nil {

@@ -184,6 +184,8 @@ type Record struct {
 	Quarantined []Quarantined `json:"quarantined,omitempty"`
 	// Discard lists our deployments that failed or were left; the next update removes them.
 	Discard []string `json:"discard,omitempty"`
+	// Returning is the deployment that an update is to boot again, which could make none.
+	Returning string `json:"returning,omitempty"`
 
 	Standing
 

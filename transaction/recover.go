@@ -34,7 +34,7 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 	}
 	switch o.Do {
 	case Nothing:
-		return o, errors.Join(e.asBefore(r), e.sweep(r))
+		return o, errors.Join(e.asBefore(r), e.stays(r, s), e.sweep(r))
 	case Abort:
 		return o, e.recoverAbort(ctx, r, o.Decision)
 	case RollForward:
@@ -94,6 +94,25 @@ func (e *Engine) asBefore(r *Record) error {
 	}
 	r.Standing, r.Before = *r.Before, nil
 	return e.store().save(r)
+}
+
+// stays forgets a return once it is over, or where it came to nothing because the default was not changed.
+func (e *Engine) stays(r *Record, s situation) error {
+	if r.Returning == "" || r.Returning == s.Default && r.Returning != s.Booted {
+		return nil
+	}
+	r.Returning = ""
+	return e.store().save(r)
+}
+
+// Return makes the deployment id, which is there already, the default. The next boot is of it, and is then known to be
+// the update's.
+func (e *Engine) Return(ctx context.Context, r *Record, id string) error {
+	r.Returning = id
+	if err := e.store().save(r); err != nil {
+		return err
+	}
+	return e.Deployments.SetDefault(ctx, id)
 }
 
 func (e *Engine) situation(ctx context.Context, r *Record) (situation, error) {
@@ -531,7 +550,7 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 		return err
 	}
 	r.Committed, r.Previous = r.Previous, c
-	r.Committed.Transaction = ""
+	r.Committed.Transaction, r.Returning = "", ""
 	if r.Committed.Digest == "" {
 		r.Committed.Config = ""
 	}

@@ -136,7 +136,8 @@ func TestAHostThatCannotMakeADeploymentGoesBackToOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Config.Committed != "a" || len(s.Quarantined) != 0 || n.BootedDeployment() != old {
+	if s.Config.Committed != "a" || len(s.Quarantined) != 0 || n.BootedDeployment() != old ||
+		!strings.HasPrefix(s.Reason, "an update went back from the deployment of b to the deployment of a, because") {
 		t.Errorf("%+v", s)
 	}
 	if strings.Contains(n.Kargs(), "b=2") || read(t, n, "/etc/chrony.conf") != "from A\n" || read(t, n, "/usr/local/bin/tool") != "tool A\n" {
