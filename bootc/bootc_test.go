@@ -301,6 +301,36 @@ func TestBoundImagesAreLookedForInTheStorageOfBootc(t *testing.T) {
 	}
 }
 
+func TestVerdictNamesAnImageThatTheBootedOneIsBoundToAndLacks(t *testing.T) {
+	root := newRoot(t, map[string]string{"run/x": "", boundStore + "/overlay-images/x": ""})
+	commit := tree{boundDir + "/app.container": "-> /usr/lib/app", "/usr/lib/app": "[Container]\nImage=quay.io/app:1\n"}
+	asked := 0
+	exits := []error{context.DeadlineExceeded, exited(1), nil}
+	run := func(ctx context.Context, argv ...string) ([]byte, error) {
+		if argv[0] != "podman" {
+			return commit.run(ctx, argv...)
+		}
+		asked++
+		if err := exits[asked-1]; err != nil {
+			return nil, &ostree.CommandError{Argv: argv, Err: err}
+		}
+		return nil, nil
+	}
+	ask, lacks := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root)).BoundCheck(one)
+	if err := ask(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without an answer: %v", err)
+	}
+	if err := errors.Join(ask(t.Context()), lacks(t.Context())); err == nil ||
+		!strings.HasPrefix(err.Error(), "the container image quay.io/app:1, which") {
+		t.Errorf("without the image: %v", err)
+	}
+	for range 2 {
+		if err := errors.Join(ask(t.Context()), lacks(t.Context())); err != nil || asked != 3 {
+			t.Errorf("with it, asked %d times: %v", asked, err)
+		}
+	}
+}
+
 func TestEmptyStorageThatStaysDoesNotDecide(t *testing.T) {
 	root := newRoot(t, map[string]string{boundStore + "/x": "", "run/x": ""})
 	if err := os.Symlink("loop", filepath.Join(root, "loop")); err != nil {

@@ -18,12 +18,35 @@ import (
 const (
 	// boundDir is the directory where an image links the units whose container images it is bound to.
 	boundDir = "/usr/lib/bootc/bound-images.d"
-	// boundStore is bootc's own storage of container images.
+	// boundStore is bootc's own storage of container images, and boundLink is its name for people.
 	boundStore = "/sysroot/ostree/bootc/storage"
+	boundLink  = "/usr/lib/bootc/storage"
 	// scratchDir is an empty storage for the podman that looks into bootc's. podman writes into the one that it is run on,
 	// and /sysroot is read-only.
 	scratchDir = stateDir + ".podman"
 )
+
+// BoundCheck returns the two parts of the question whether all images are there that a commit is bound to. ask looks for
+// them, and fails where it can't. lacks is for the time after it, and returns the error of an image that is not there.
+// Once all are there, they are not looked for again: bootc keeps the images of a deployment.
+func (b *Driver) BoundCheck(checksum string) (ask func(context.Context) error, lacks func(context.Context) error) {
+	image, whole := "", false
+	ask = func(ctx context.Context) (err error) {
+		if !whole {
+			image, err = b.lostBound(ctx, checksum)
+			whole = err == nil && image == ""
+		}
+		return err
+	}
+	lacks = func(context.Context) error {
+		if image == "" {
+			return nil
+		}
+		return fmt.Errorf("the container image %s, which the booted image is bound to, is not in %s: something has removed "+
+			"the container image; stage the configuration again, for which bootc fetches the container image", image, boundLink)
+	}
+	return ask, lacks
+}
 
 // lostBound returns a container image that a commit is bound to and that bootc's storage lacks, and "" if none is
 // lacking. bootc pulls them before it stages, and a later clean-up of bootc removes them, if no deployment is bound to

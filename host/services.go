@@ -9,9 +9,11 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/noderefit/noderefit/agent"
+	"github.com/noderefit/noderefit/bootc"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
@@ -496,6 +498,11 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 			}
 			return nil
 		}},
+	}
+	if b, is := h.composer.(*bootc.Driver); is && !strings.Contains(p.From, booted.Checksum) { // the same OS lacks no more
+		ask, lacks := b.BoundCheck(booted.Checksum)
+		first = append(first, transaction.Check{Name: "container images", Patient: true, Run: ask},
+			transaction.Check{Name: "bound images", After: "container images", Run: lacks})
 	}
 	return slices.Concat(first, []transaction.Check{h.meansCheck(true)}, checks), nil
 }

@@ -274,6 +274,28 @@ func TestImagesThatAnImageIsBoundToAreThereWithIt(t *testing.T) {
 	if stored() {
 		t.Error("a clean-up has left it")
 	}
+
+	// Without the container image the update is not done. What is removed here had come with the deployment.
+	c, err := n.Document("c.json", image("c", bound))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, text, exit, err := n.Agent(ctx, "apply", "--no-reboot", "--config", c); err != nil || exit != 0 || !stored() {
+		t.Fatalf("apply: %d %v %s; stored: %t", exit, err, text, stored())
+	}
+	if err := lab.RemoveTree(filepath.Join(n.Sysroot(), "ostree/bootc/storage")); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.WaitState(ctx, transaction.RolledBack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Config.Committed != "a" || !strings.Contains(s.Reason, "bound images: the container image "+app+", which") {
+		t.Errorf("%+v", s)
+	}
 	update(ctx, t, n.Node, b, transaction.Done)
 	if !stored() {
 		t.Error("it is not there with the image that is bound to it")
