@@ -26,9 +26,9 @@ const (
 	scratchDir = stateDir + ".podman"
 )
 
-// BoundCheck returns the two parts of the question whether all images are there that a commit is bound to. ask looks for
-// them, and fails where it can't. lacks is for the time after it, and returns the error of an image that is not there.
-// Once all are there, they are not looked for again: bootc keeps the images of a deployment.
+// BoundCheck returns the two parts of the question whether all images are there that a commit is bound to. ask looks
+// for them, and fails where it can't. lacks is for the time after ask, and returns the error of an image that is not
+// there. Once all are there, they are not looked for again: bootc keeps the images of a deployment.
 func (b *Driver) BoundCheck(checksum string) (ask func(context.Context) error, lacks func(context.Context) error) {
 	image, whole := "", false
 	ask = func(ctx context.Context) (err error) {

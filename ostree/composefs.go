@@ -119,7 +119,8 @@ func (p *Plain) checkComposefs(dir string, demand rootDemand) (refusal, err erro
 	image := p.host(dir + composefsImage)
 	if _, err := os.Stat(image); errors.Is(err, fs.ErrNotExist) {
 		return &Unfit{demand.file, demand.option, "the host's ostree has made no " + composefsImage[1:] +
-			" for the deployment, so the deployment would not boot", "go by an image with a newer ostree that does without the option"}, nil
+			" for the deployment, so the deployment would not boot",
+			"go by an image with a newer ostree that does without the option"}, nil
 	} else if err != nil || demand.level == composefsOn {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func TestErrorsOfAStartAreTold(t *testing.T) {
 		said := godbus.Error{Name: c.name, Body: []any{c.text}}
 		err := startError(fmt.Errorf("starting x.service: %w", said))
 		for _, is := range []error{ErrUnitExists, ErrGoingDown, ErrCannotPass} {
-			if errors.Is(err, is) != (is == c.is) {
+			if errors.Is(err, is) != errors.Is(c.is, is) {
 				t.Errorf("%s is %v", c.text, err)
 			}
 		}

@@ -72,7 +72,8 @@ func pulling(digest string, layer descriptor, done int) map[string]any {
 func steps(task, description, digest string, done int, subtasks ...string) map[string]any {
 	var list []map[string]any
 	for i, name := range subtasks[:min(done+1, len(subtasks))] {
-		list = append(list, map[string]any{"subtask": name, "description": described[name], "id": name, "completed": i < done})
+		list = append(list, map[string]any{"subtask": name, "description": described[name], "id": name,
+			"completed": i < done})
 	}
 	return map[string]any{"type": "ProgressSteps", "task": task, "description": description, "id": digest,
 		"stepsCached": 0, "steps": done, "stepsTotal": len(subtasks), "subtasks": list}
