@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -743,6 +744,71 @@ func TestThePoliciesTellTheAgentsAnnotationsFromTheControllers(t *testing.T) {
 	for _, of := range []string{api.CurrentConfig, api.Reason, api.StagedKey, "noderefit.dev/of-a-later-release"} {
 		if !api.OfAgent(of) {
 			t.Errorf("%s does not count as the agent's word", of)
+		}
+	}
+}
+
+// heard are the warnings of an API server.
+type heard struct{ text []string }
+
+func (h *heard) HandleWarningHeader(_ int, _, text string) { h.text = append(h.text, text) }
+
+// Who is warned of each pool stops to read warnings. The API server itself judges here, and keeps nothing.
+func TestOnlyACustomPoolThatLosesTheWorkersConfigurationIsWarnedAbout(t *testing.T) {
+	c := installed(t)
+	said := &heard{}
+	config := rest.CopyConfig(c.Config)
+	config.WarningHandler = said
+	pools := clientsOf(t, config).mc.MachineconfigurationV1().MachineConfigPools()
+	role := func(operator metav1.LabelSelectorOperator, values ...string) metav1.LabelSelectorRequirement {
+		return metav1.LabelSelectorRequirement{Key: api.Role, Operator: operator, Values: values}
+	}
+	labels := func(role string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{api.Role: role}}
+	}
+	expressions := func(all ...metav1.LabelSelectorRequirement) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchExpressions: all}
+	}
+	both := labels("worker")
+	both.MatchExpressions = []metav1.LabelSelectorRequirement{role(metav1.LabelSelectorOpIn, "infra")}
+	other := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "infra"}}
+	warned := func(pool string, selector *metav1.LabelSelector) bool {
+		said.text = nil
+		_, err := pools.Create(t.Context(), &mcfgv1.MachineConfigPool{
+			ObjectMeta: metav1.ObjectMeta{Name: pool},
+			Spec:       mcfgv1.MachineConfigPoolSpec{MachineConfigSelector: selector},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+		return strings.Contains(strings.Join(said.text, " "), "selects no MachineConfig with the role worker")
+	}
+	for deadline := time.Now().Add(time.Minute); !warned("infra", nil); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the policy does not come into force")
+		}
+	}
+	for name, test := range map[string]struct {
+		pool     string
+		selector *metav1.LabelSelector
+		warned   bool
+	}{
+		"by label":                            {"infra", labels("worker"), false},
+		"by expression":                       {"infra", expressions(role(metav1.LabelSelectorOpIn, "worker", "infra")), false},
+		"all but some":                        {"infra", expressions(role(metav1.LabelSelectorOpNotIn, "gpu")), false},
+		"any role":                            {"infra", expressions(role(metav1.LabelSelectorOpExists)), false},
+		"everything":                          {"infra", &metav1.LabelSelector{}, false},
+		"the pool worker itself":              {"worker", labels("gpu"), false},
+		"another role by label":               {"infra", labels("infra"), true},
+		"another role by expression":          {"infra", expressions(role(metav1.LabelSelectorOpIn, "infra")), true},
+		"not the worker's":                    {"infra", expressions(role(metav1.LabelSelectorOpNotIn, "worker")), true},
+		"no role":                             {"infra", expressions(role(metav1.LabelSelectorOpDoesNotExist)), true},
+		"two roles, of which one is worker's": {"infra", both, true},
+		"another label":                       {"infra", other, true},
+		"nothing":                             {"infra", nil, true},
+	} {
+		if is := warned(test.pool, test.selector); is != test.warned {
+			t.Errorf("%s: warned: %t, want %t: %q", name, is, test.warned, said.text)
 		}
 	}
 }
