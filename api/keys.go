@@ -252,6 +252,9 @@ const (
 	// PoolRenderPending: something that the pool's configuration is made of is not finished, such as a KubeletConfig, or
 	// there is nothing yet to make its first one of, which is the reason NoMachineConfigs.
 	PoolRenderPending = "RenderPending"
+	// PoolRenderWarning: the pool's configuration was rendered, and may not be what somebody meant: a MachineConfig has a
+	// field that does not exist, say. It holds nothing up.
+	PoolRenderWarning = "RenderWarning"
 	// PoolQuarantined: the pool's configuration failed on a node and is offered to no other.
 	PoolQuarantined = "Quarantined"
 	// PoolDrifted: a node's host is not as its configuration says. It holds nothing up.

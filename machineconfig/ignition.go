@@ -190,10 +190,14 @@ func (ign *ignition) droppedBits() (problems []string) {
 		return nil
 	}
 	check := func(list string, i int, path string, mode *int) {
-		if mode != nil && *mode&specialBits != 0 && *mode&^0o7777 == 0 {
-			problems = append(problems, fmt.Sprintf("storage.%s[%d].mode (%s): setuid, setgid and sticky "+
-				"bits (%#o) need ignition.version %s", list, i, path, *mode, types.MaxVersion))
+		if mode == nil || *mode&specialBits == 0 || *mode&^0o7777 != 0 {
+			return
 		}
+		why := fmt.Sprintf("setuid, setgid and sticky bits (%#o) need ignition.version %s", *mode, types.MaxVersion)
+		if meant := octalMeant(*mode); meant != "" {
+			why = meant
+		}
+		problems = append(problems, fmt.Sprintf("storage.%s[%d].mode (%s): %s", list, i, path, why))
 	}
 	for i, f := range ign.cfg.Storage.Files {
 		check("files", i, f.Path, f.Mode)
@@ -353,8 +357,12 @@ func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []
 		if strings.HasPrefix(e.Message, internals) {
 			continue
 		}
-		text := field(cfg, e.Context) + ": " + strings.ReplaceAll(e.Message, "\n", " ")
-		if e.Kind.IsFatal() {
+		said, emptied := e.Message, false
+		if strings.HasPrefix(said, unusedKey) {
+			said, emptied = unusedField(cfg, e.Context.Path)
+		}
+		text := field(cfg, e.Context) + ": " + strings.ReplaceAll(said, "\n", " ")
+		if e.Kind.IsFatal() || emptied {
 			fatal = append(fatal, text)
 		} else {
 			warnings = append(warnings, text)
@@ -371,10 +379,33 @@ func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []
 			fatal = append(fatal, text)
 		}
 	}
+	for i, text := range fatal {
+		fatal[i] = explained(cfg, text)
+	}
 	if len(fatal) > 0 {
 		return warnings, errors.New(strings.Join(fatal, "\n"))
 	}
+	modes(cfg, func(field string, mode int) {
+		if why := octalMeant(mode); why != "" {
+			warnings = append(warnings, field+": "+why)
+		}
+	})
 	return warnings, nil
+}
+
+// explained adds to a message of the library what to do, where the message alone does not say so.
+func explained(cfg *types.Config, text string) string {
+	switch {
+	case strings.HasSuffix(text, ": invalid url scheme"):
+		return text + "; the contents stand here themselves, as a data URL: data:,text"
+	case strings.HasSuffix(text, ": illegal file mode"):
+		modes(cfg, func(field string, mode int) {
+			if why := octalMeant(mode); why != "" && field+": illegal file mode" == text {
+				text += "; " + why
+			}
+		})
+	}
+	return text
 }
 
 // field spells the place of an entry of a report, such as storage.files[3].mode (/etc/x).

@@ -28,17 +28,24 @@ func convertIgnition2(raw []byte) (*ignition, []string, error) {
 		if len(fatal) > 0 && (e.Message == noFilesystem || e.Message == notAbsolute) {
 			continue // the report has this message for each field beside the missing field
 		}
-		text := placeOf(raw, e) + ": " + e.Message
-		if e.Kind == report.EntryError {
+		at, said, emptied := placeOf(raw, e), e.Message, false
+		if key, unknown := strings.CutPrefix(said, "Config has unrecognized key: "); unknown {
+			said = noSuchField
+			if emptied = emptied2(cfg, at); emptied {
+				said = emptyFile(key)
+			}
+		}
+		text := at + ": " + said
+		if e.Kind == report.EntryError || emptied {
 			fatal = append(fatal, text)
 		} else {
 			warnings = append(warnings, text)
 		}
 	}
-	if err != nil {
-		if len(fatal) == 0 {
-			fatal = []string{err.Error()}
-		}
+	if err != nil && len(fatal) == 0 {
+		fatal = []string{err.Error()}
+	}
+	if len(fatal) > 0 {
 		return nil, warnings, errors.New(strings.Join(fatal, "\n"))
 	}
 	if err := onRoot(cfg); err != nil {
@@ -99,6 +106,18 @@ func unplaced(raw []byte) (wrong []string) {
 		}
 	}
 	return wrong
+}
+
+var contentsOf = regexp.MustCompile(`^storage\.files\[(\d+)\]\.(contents|append)`)
+
+// emptied2 reports whether an unknown field stands where a file has no other contents.
+func emptied2(cfg types.Config, at string) bool {
+	part := contentsOf.FindStringSubmatch(at)
+	if part == nil {
+		return false
+	}
+	i, err := strconv.Atoi(part[1])
+	return err == nil && i < len(cfg.Storage.Files) && cfg.Storage.Files[i].Contents.Source == ""
 }
 
 // placeOf spells the place of an entry of a report like errors about version 3, such as storage.files[3].mode (/etc/x).

@@ -46,7 +46,7 @@ func TestWarningsDoNotShowTheInternalsOfIgnition(t *testing.T) {
 		"may be inconsistent. Unused keys may not be reported"))
 	rpt.AddOnWarn(path.New("json", "storage", "files", 0, "mode"), errors.New("unused key"))
 	warnings, err := judge(&types.Config{}, rpt, nil)
-	if want := []string{"storage.files[0].mode: unused key"}; err != nil || !slices.Equal(warnings, want) {
+	if want := []string{"storage.files[0].mode: there is no such field; did you mean mode?"}; err != nil || !slices.Equal(warnings, want) {
 		t.Errorf("warnings are %q, want %q; %v", warnings, want, err)
 	}
 }

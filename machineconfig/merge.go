@@ -86,6 +86,9 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 		by = p.String() + " by spec.machineConfigSelector"
 	}
 	if selector == nil {
+		if err := unheard(pool, docs); err != nil {
+			return nil, err
+		}
 		roles := []string{pool}
 		if !plainRoles[pool] {
 			roles = append(roles, roleWorker)
@@ -109,6 +112,28 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 			pool, ErrNoneSelected, len(docs.Configs), by, describe(selector))
 	}
 	return selected, nil
+}
+
+// unheard refuses a pool that no document names, where documents name others: its name is misspelt.
+func unheard(pool string, docs *Documents) error {
+	var roles, pools []string
+	for _, d := range docs.Configs {
+		if role := d.Object.Labels[roleLabel]; role != "" {
+			roles = append(roles, role)
+		}
+	}
+	if plainRoles[pool] || len(roles) == 0 || slices.Contains(roles, pool) {
+		return nil
+	}
+	for _, p := range docs.Pools {
+		pools = append(pools, p.Object.Name)
+	}
+	known := func(names []string) string {
+		slices.Sort(names)
+		return cmp.Or(strings.Join(slices.Compact(names), ", "), "none")
+	}
+	return fmt.Errorf("selecting for pool %s: there is neither a %s of that name nor a %s with that role; pools are: %s; "+
+		"roles are: %s", pool, kindPool, kindConfig, known(pools), known(roles))
 }
 
 func describe(s labels.Selector) string {

@@ -86,6 +86,17 @@ func (p *PoolDocument) String() string {
 type Documents struct {
 	Configs []*Document
 	Pools   []*PoolDocument
+	// Doubts are the warnings of Read about input that may be a mistake. What is passed over is none of them: a directory
+	// may have other files.
+	Doubts []string
+}
+
+// Strict returns the error of documents that there are doubts about, where none are allowed.
+func Strict(doubts []string) error {
+	if len(doubts) == 0 {
+		return nil
+	}
+	return fmt.Errorf("flag --strict: %s", strings.Join(doubts, "; "))
 }
 
 // stdin is the path of the standard input.
@@ -169,6 +180,11 @@ type reader struct {
 
 func (r *reader) warn(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+func (r *reader) doubt(format string, args ...any) {
+	r.warn(format, args...)
+	r.docs.Doubts = append(r.docs.Doubts, r.warnings[len(r.warnings)-1])
 }
 
 func (r *reader) path(p string) error {
@@ -380,6 +396,8 @@ func (r *reader) json(name, origin string, doc []byte) error {
 			}
 		}
 		return nil
+	case kind != kindConfig && kind != kindPool && mistaken(kind) != "":
+		return fmt.Errorf("reading %s: kind: there is no %s; did you mean %s?", origin, kind, mistaken(kind))
 	case kind != kindConfig && kind != kindPool:
 		r.warn("%s: passed over, as its kind is %s", origin, kind)
 		return nil
@@ -415,7 +433,7 @@ func (r *reader) strict(doc []byte, into any, name *string, object fmt.Stringer)
 	for _, u := range unknown {
 		text := u.Error()
 		if strings.Contains(text, `"metadata.`) || strings.Contains(text, `"status.`) {
-			r.warn("%s: %s", object, text)
+			r.doubt("%s: %s", object, text)
 			continue
 		}
 		wrong = append(wrong, text)
@@ -461,12 +479,15 @@ func (r *reader) butane(name, origin string, doc []byte) error {
 		if e.Kind.IsFatal() {
 			fatal = append(fatal, e.String())
 		} else {
-			r.warn("Butane config %s: %s", origin, e.String())
+			r.doubt("Butane config %s: %s", origin, e.String())
 		}
 	}
 	if err != nil {
 		if len(fatal) == 0 {
 			fatal = []string{err.Error()}
+		}
+		if _, unknown := errors.AsType[common.ErrUnknownVersion](err); unknown || errors.Is(err, common.ErrNoVariant) {
+			fatal = append(fatal, "variants are "+knownVariants())
 		}
 		return fmt.Errorf("reading Butane config %s: %s", origin, strings.Join(fatal, "; "))
 	}

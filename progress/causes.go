@@ -70,6 +70,9 @@ func (r *Report) ExplainPool(name string) (Answer, bool) {
 	}
 	a := r.explainPool(p)
 	a.Subject = Object{Kind: "MachineConfigPool", Name: p.Name}
+	if c := p.isTrue(api.PoolRenderWarning); c != nil {
+		a.Warnings = append(a.Warnings, c.Message)
+	}
 	return a, true
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
@@ -88,5 +89,20 @@ func TestDriftGivesWayToWhatMovesTheNode(t *testing.T) {
 	}
 	if n, _, _ := r.Node("c"); n.Drift.Count() != 1 {
 		t.Errorf("%+v", n.Drift)
+	}
+}
+
+func TestADoubtAboutTheRenderingIsAWarningWhateverTheVerdict(t *testing.T) {
+	w := newWorld()
+	w.Pools[0].Status.Conditions = append(w.Pools[0].Status.Conditions, mcfgv1.MachineConfigPoolCondition{
+		Type: api.PoolRenderWarning, Status: "True", Message: "MachineConfig/50-a: spec.config.storage.file: there is no such field",
+	})
+	a, _ := NewReport(w.View).ExplainPool(w.Pools[0].Name)
+	if len(a.Warnings) != 1 || a.Verdict == Misconfigured || a.Verdict == RenderDegraded {
+		t.Errorf("%+v", a)
+	}
+	w.Pools[0].Status.Conditions = nil
+	if a, _ := NewReport(w.View).ExplainPool(w.Pools[0].Name); len(a.Warnings) != 0 {
+		t.Errorf("%+v", a)
 	}
 }

@@ -120,6 +120,9 @@ func WriteAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 	if a.Do != "" {
 		lines = append(lines, "  do:       "+a.Do)
 	}
+	for _, warning := range a.Warnings {
+		lines = append(lines, "  warning:  "+warning)
+	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
 }

@@ -40,4 +40,8 @@ func TestAnAnswerSaysUntilWhen(t *testing.T) {
 	if got := text(); strings.Contains(got, "until") {
 		t.Errorf("where nobody knows it says\n%s", got)
 	}
+	a.Warnings = []string{"MachineConfig/50-a: spec.config.storage.file: there is no such field"}
+	if got := text(); !strings.Contains(got, "\n  warning:  MachineConfig/50-a: spec.config.storage.file: ") {
+		t.Errorf("with a doubt it says\n%s", got)
+	}
 }

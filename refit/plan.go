@@ -77,6 +77,8 @@ type (
 		Selector string
 		// Diff is how much of the contents is shown.
 		Diff string
+		// Strict refuses documents that there is a warning about.
+		Strict bool
 	}
 	// heldPod is a pod that a budget would not let go now.
 	heldPod struct {
@@ -250,6 +252,9 @@ func (c *Cluster) render(ctx context.Context, doc *PlanDocument, pool *mcfgv1.Ma
 		Configs: together, Pools: []*machineconfig.PoolDocument{{Object: pool}},
 	}, base)
 	c.warnAll(doc, warnings)
+	if err == nil && what.Strict {
+		err = machineconfig.Strict(append(docs.Doubts, warnings...))
+	}
 	return rendered, err
 }
 

@@ -50,8 +50,9 @@ func command() *cobra.Command {
 
 func render() *cobra.Command {
 	var pool, base string
+	var strict bool
 	cmd := &cobra.Command{
-		Use:   "render --pool NAME [--base FILE] FILE|DIR...",
+		Use:   "render --pool NAME [--base FILE] [--strict] FILE|DIR...",
 		Short: "Print the merged configuration of a pool, from files, without a cluster",
 		Args: func(_ *cobra.Command, args []string) error {
 			if pool == "" {
@@ -66,26 +67,9 @@ func render() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			warn := func(warnings []string) {
-				for _, w := range warnings {
-					fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", message.OneLine(w))
-				}
-			}
-			docs, warnings, err := machineconfig.Read(paths...)
-			warn(warnings)
-			if err != nil {
-				return err
-			}
-			var lowest *machineconfig.Document
-			if base != "" {
-				lowest, warnings, err = machineconfig.ReadDocument(base)
-				warn(warnings)
-				if err != nil {
-					return err
-				}
-			}
-			rendered, warnings, err := machineconfig.Render(pool, docs, lowest)
-			warn(warnings)
+			rendered, err := renderFiles(pool, base, paths, strict, func(w string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", message.OneLine(w))
+			})
 			if err != nil {
 				return err
 			}
@@ -101,7 +85,38 @@ func render() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&pool, "pool", "", "name of the pool to render")
 	cmd.Flags().StringVar(&base, "base", "", "MachineConfig of lowest precedence, such as the default OS image")
+	cmd.Flags().BoolVar(&strict, "strict", false, "refuse documents that there is a warning about, such as unknown fields")
 	return cmd
+}
+
+// renderFiles renders a pool from files. With strict, a warning about a document is an error.
+func renderFiles(pool, base string, paths []string, strict bool, warn func(string)) (*mcfgv1.MachineConfig, error) {
+	say := func(warnings []string) {
+		for _, w := range warnings {
+			warn(w)
+		}
+	}
+	docs, warnings, err := machineconfig.Read(paths...)
+	say(warnings)
+	if err != nil {
+		return nil, err
+	}
+	doubts := docs.Doubts
+	var lowest *machineconfig.Document
+	if base != "" {
+		lowest, warnings, err = machineconfig.ReadDocument(base)
+		say(warnings)
+		doubts = append(doubts, warnings...)
+		if err != nil {
+			return nil, err
+		}
+	}
+	rendered, warnings, err := machineconfig.Render(pool, docs, lowest)
+	say(warnings)
+	if err != nil || !strict {
+		return rendered, err
+	}
+	return rendered, machineconfig.Strict(append(doubts, warnings...))
 }
 
 const templatesUsage = "folder of further sets of templates, as <set>/<role>/<name>/_base/files/*.yaml"

@@ -428,7 +428,8 @@ func (r *reconciler) say(
 		return fmt.Errorf("setting conditions of MachineConfigPool/%s: %w", pool.Name, err)
 	}
 	for _, c := range cs {
-		if c.Status == corev1.ConditionTrue && c.Reason != api.Rendering && c.Type != api.Reconciling {
+		if c.Status == corev1.ConditionTrue && c.Reason != api.Rendering && c.Type != api.Reconciling &&
+			c.Type != api.PoolRenderWarning {
 			logf.FromContext(ctx).Info("pool can't be rendered", "pool", pool.Name, "condition", c.Type,
 				"reason", c.Reason, "message", c.Message)
 		}

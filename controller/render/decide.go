@@ -18,7 +18,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// The reasons of RenderDegraded and RenderPending.
+// The reasons of RenderDegraded, RenderPending and RenderWarning.
 const (
 	reasonRendered       = "Rendered"
 	reasonPinUnusable    = "PinUnusable"
@@ -28,6 +28,7 @@ const (
 	reasonPublishFailed  = "PublishFailed"
 	reasonUnfinished     = "Unfinished"
 	reasonFinished       = "Finished"
+	reasonDoubts         = "Doubts"
 )
 
 // rendering is the result of merging a pool's documents.
@@ -223,7 +224,25 @@ func decide(in input) decision {
 	if c, known := degraded(in, out, trouble); known {
 		out.conditions = append(out.conditions, c)
 	}
+	if c, known := doubted(in); known {
+		out.conditions = append(out.conditions, c)
+	}
 	return out
+}
+
+// doubted returns the condition RenderWarning. The second result is false where there is nothing to say, and was not
+// before.
+func doubted(in input) (mcfgv1.MachineConfigPoolCondition, bool) {
+	c := mcfgv1.MachineConfigPoolCondition{Type: api.PoolRenderWarning, Status: corev1.ConditionFalse, Reason: reasonRendered}
+	if in.rendering == nil {
+		return c, false
+	}
+	if len(in.rendering.warnings) > 0 {
+		c.Status, c.Reason = corev1.ConditionTrue, reasonDoubts
+		c.Message = api.ShortReason(strings.Join(in.rendering.warnings, "; "))
+	}
+	return c, c.Message != "" || slices.ContainsFunc(in.pool.Status.Conditions,
+		func(old mcfgv1.MachineConfigPoolCondition) bool { return old.Type == c.Type })
 }
 
 // degraded returns the condition RenderDegraded. The second result is false while something else has to be finished

@@ -364,3 +364,32 @@ func TestWhatWasRefusedIsNamedAndHoldsNothingUp(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 }
+
+// What Ignition only warns of is said where people look, and is over with its cause.
+func TestADoubtfulDocumentIsSaidByThePool(t *testing.T) {
+	doubtful := render(t, document(t, "50-a", `"storage":{"file":[]}`))
+	said := func(pool *mcfgv1.MachineConfigPool, r *rendering) string {
+		for _, c := range decide(input{pool: pool, rendering: r}).conditions {
+			if c.Type == api.PoolRenderWarning {
+				return string(c.Status) + " " + c.Message
+			}
+		}
+		return "nothing"
+	}
+	const want = "True MachineConfig/50-a: spec.config.storage.file: there is no such field; did you mean files?"
+	if got := said(workers(""), doubtful); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	pool := workers("")
+	good := render(t, document(t, "50-a", chrony))
+	if got := said(pool, good); got != "nothing" {
+		t.Errorf("without a doubt: %q", got)
+	}
+	pool.Status.Conditions = []mcfgv1.MachineConfigPoolCondition{{Type: api.PoolRenderWarning, Status: corev1.ConditionTrue}}
+	if got := said(pool, good); got != "False " {
+		t.Errorf("when it was corrected: %q", got)
+	}
+	if got := said(pool, nil); got != "nothing" {
+		t.Errorf("while nothing is rendered it stands: %q", got)
+	}
+}

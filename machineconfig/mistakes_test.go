@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	butane "github.com/coreos/butane/config"
+	"github.com/coreos/butane/config/common"
+)
+
+func TestADecimalModeIsToldFromAnOctalOne(t *testing.T) {
+	t.Parallel()
+	for _, meant := range usualModes {
+		if text := octalMeant(meant); text != "" {
+			t.Errorf("%#o: %s", meant, text)
+		}
+		var decimal int
+		if _, err := fmt.Sscanf(fmt.Sprintf("%o", meant), "%d", &decimal); err != nil {
+			t.Fatal(err)
+		}
+		if text := octalMeant(decimal); !strings.Contains(text, fmt.Sprintf("for %#o write %d,", meant, meant)) {
+			t.Errorf("%d: %q", decimal, text)
+		}
+	}
+	for _, mode := range []int{0, 0o604, 0o20, 1, 999, -1} {
+		if text := octalMeant(mode); text != "" {
+			t.Errorf("%d: %s", mode, text)
+		}
+	}
+}
+
+// The library keeps its list to itself.
+func TestTheVariantsOfButaneThatAreListedAreThere(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants {
+		for _, version := range strings.Fields(strings.NewReplacer("to", "", "and", "").Replace(v.versions)) {
+			_, _, err := butane.TranslateBytes([]byte("variant: "+v.name+"\nversion: "+version+"\n"), common.TranslateBytesOptions{})
+			if _, unknown := errors.AsType[common.ErrUnknownVersion](err); unknown {
+				t.Error(err)
+			}
+		}
+		last := strings.Fields(v.versions)
+		major, minor, patch := 0, 0, 0
+		if _, err := fmt.Sscanf(last[len(last)-1], "%d.%d.%d", &major, &minor, &patch); err != nil {
+			t.Fatal(err)
+		}
+		next := fmt.Sprintf("variant: %s\nversion: %d.%d.%d\n", v.name, major, minor+1, patch)
+		_, _, err := butane.TranslateBytes([]byte(next), common.TranslateBytesOptions{})
+		if _, unknown := errors.AsType[common.ErrUnknownVersion](err); !unknown {
+			t.Errorf("there is a later version of %s than %s: %v", v.name, v.versions, err)
+		}
+	}
+}
+
+func TestANameThatIsNearlyRightIsFoundAndNoOther(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"MachineConfg": "MachineConfig", "machineconfig": "MachineConfig", "MachineConfigs": "MachineConfig",
+		"MachineConfigPol": "MachineConfigPool", "MachineConfigPools": "MachineConfigPool", "MachinConfigPool": "MachineConfigPool",
+		"MachineConfigNode": "", "MachineConfiguration": "", "ControllerConfig": "", "KubeletConfig": "", "Secret": "",
+	} {
+		if got := mistaken(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// An Ignition config of any version whose file would be empty for a field that is none is refused; any other such field
+// is a warning, as Ignition has it.
+func TestAFieldThatDoesNotExistNeverMakesAnEmptyFile(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ version, storage, says string }{
+		"Butane's":          {"3.5.0", `{"files":[{"path":"/a","contents":{"inline":"x"}}]}`, "files[0].contents.inline (/a): inline is a field of Butane"},
+		"Butane's in 3.0":   {"3.0.0", `{"files":[{"path":"/a","contents":{"inline":"x"}}]}`, "files[0].contents.inline (/a): inline is a field of Butane"},
+		"Butane's in 2.2":   {"2.2.0", `{"files":[{"path":"/a","filesystem":"root","contents":{"inline":"x"}}]}`, "files[0].contents.inline (/a): inline is a field of Butane"},
+		"misspelt":          {"3.5.0", `{"files":[{"path":"/a","contents":{"sorce":"data:,x"}}]}`, "files[0].contents.sorce (/a): there is no such field, so"},
+		"what is appended":  {"3.5.0", `{"files":[{"path":"/a","append":[{"inline":"x"}]}]}`, "files[0].append[0].inline (/a): inline"},
+		"beside the source": {"3.5.0", `{"files":[{"path":"/a","contents":{"source":"data:,x","inline":"x"}}]}`, ""},
+		"elsewhere":         {"3.5.0", `{"file":[{"path":"/a"}]}`, ""},
+	} {
+		d := &Document{Object: newObject("a")}
+		d.Object.Spec.Config.Raw = []byte(`{"ignition":{"version":"` + test.version + `"},"storage":` + test.storage + `}`)
+		_, warnings, err := d.parse()
+		switch {
+		case test.says == "" && (err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "there is no such field")):
+			t.Errorf("%s: %q, %v", name, warnings, err)
+		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
+			t.Errorf("%s: %v; want %q", name, err, test.says)
+		}
+	}
+}
+
+func TestAPoolThatNobodyNamesIsMisspelt(t *testing.T) {
+	t.Parallel()
+	document := func(role string) *Document {
+		d := &Document{Object: newObject("50-" + role)}
+		d.Object.Labels = map[string]string{roleLabel: role}
+		return d
+	}
+	docs := &Documents{Configs: []*Document{document("worker"), document("infra")}}
+	if _, err := Select("infra", docs); err != nil {
+		t.Error(err)
+	}
+	if _, err := Select("wroker", docs); err == nil || !strings.HasSuffix(err.Error(), "pools are: none; roles are: infra, worker") {
+		t.Error(err)
+	}
+}
