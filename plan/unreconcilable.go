@@ -73,7 +73,7 @@ func impossible(desired *machineconfig.Config) (out []Unreconcilable) {
 			out = append(out, Unreconcilable{"storage.files", "file " + f.Path + " can't be part of a configuration"})
 		}
 	}
-	return out
+	return append(out, usurping(desired)...)
 }
 
 // Field returns the field of a MachineConfig's spec that a change of this kind comes from. The result is "" for changes

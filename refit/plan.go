@@ -402,6 +402,7 @@ func between(from, want *machineconfig.Config, policy *plan.Policy) (*plan.Plan,
 	if err != nil {
 		return nil, err
 	}
+	p.Unreconcilable = append(p.Unreconcilable, plan.InImage(from, want)...)
 	for i := range p.Changes {
 		c := &p.Changes[i]
 		c.Delete, c.Append = masked(c.Delete), masked(c.Append)

@@ -336,6 +336,12 @@ func (r *reconciler) list(ctx context.Context, want func(*mcfgv1.MachineConfig) 
 func (r *reconciler) unreconcilable(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering,
 ) (*failure, error) {
+	if pool.Spec.Configuration.Name == "" && pool.Status.Configuration.Name == "" {
+		if found := plan.Misplaced(to.config); len(found) > 0 {
+			return blame(pool, &machineconfig.Config{}, to, nil, found), nil
+		}
+		return nil, nil
+	}
 	var from []*machineconfig.Config
 	for _, name := range present(pool, to.config.Name) {
 		c, err := r.take(ctx, name)

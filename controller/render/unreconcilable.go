@@ -40,11 +40,12 @@ func unreachable(
 		if err != nil {
 			return nil, fmt.Errorf("comparing MachineConfig/%s with MachineConfig/%s: %w", c.Name, to.Name, err)
 		}
-		if len(p.Unreconcilable) == 0 {
+		found := append(p.Unreconcilable, plan.InImage(c, to)...)
+		if len(found) == 0 {
 			return nil, nil
 		}
 		if i == 0 {
-			out = p.Unreconcilable
+			out = found
 		}
 	}
 	return out, nil
@@ -83,8 +84,11 @@ func blame(
 		}
 		lines = append(lines, fmt.Sprintf("%s: %s: %s", cmp.Or(who, "MachineConfig/"+to.config.Name), u.Field, u.Reason))
 	}
-	return &failure{reasonUnreconcilable,
-		fmt.Sprintf("can't be reached from %s: %s", from.Name, strings.Join(lines, "; "))}
+	whence := "can't be reached from " + from.Name
+	if from.Name == "" {
+		whence = "no node can have it"
+	}
+	return &failure{reasonUnreconcilable, whence + ": " + strings.Join(lines, "; ")}
 }
 
 // reasons returns why a document alone can't be reached, by field.
@@ -98,7 +102,7 @@ func reasons(from *machineconfig.Config, d *machineconfig.Document, policy *plan
 		return nil
 	}
 	out := map[string]string{}
-	for _, u := range p.Unreconcilable {
+	for _, u := range append(p.Unreconcilable, plan.InImage(from, c)...) {
 		out[u.Field] += u.Reason
 	}
 	return out

@@ -34,6 +34,17 @@ func TestTheCulpritIsNamedWithTheField(t *testing.T) {
 			docs{plain, document(t, "60-fips", "", fips), document(t, "70-fips", "", fips)},
 			[]string{"MachineConfig/60-fips, MachineConfig/70-fips: fips: "},
 		},
+		"a path of the OS image": {
+			docs{plain}, docs{plain, document(t, "60-image", inImage)},
+			[]string{"MachineConfig/60-image: storage.files: file /usr/lib/a.conf: /usr is part of the OS image"},
+		},
+		"the agent's own path": {
+			docs{plain}, docs{plain, document(t, "60-own", ofAgent)},
+			[]string{"MachineConfig/60-own: storage.files: file /var/lib/machine-config-daemon/boot.json: /var/lib/machine-config-daemon is"},
+		},
+		"what hosts without an OS image have": {
+			docs{plain, document(t, "60-image", inImage)}, docs{document(t, "60-image", inImage)}, nil,
+		},
 		"nothing": {docs{plain}, docs{plain, document(t, "60-other", "")}, nil},
 	}
 	for what, test := range tests {
@@ -61,6 +72,25 @@ func TestTheCulpritIsNamedWithTheField(t *testing.T) {
 				t.Errorf("blames what asks for nothing: %s", got.message)
 			}
 		})
+	}
+}
+
+const (
+	inImage = `"storage":{"files":[{"path":"/usr/lib/a.conf","contents":{"source":"data:,a"}}]}`
+	ofAgent = `"storage":{"files":[{"path":"/var/lib/machine-config-daemon/boot.json","contents":{"source":"data:,a"}}]}`
+)
+
+// Nothing is compared for the first configuration of a pool, and a path that no host can have is refused all the same.
+func TestTheFirstConfigurationHasNoPathThatNoHostCanHave(t *testing.T) {
+	for _, contents := range []string{inImage, ofAgent} {
+		why, err := (&reconciler{}).unreconcilable(t.Context(), workers(""), render(t, document(t, "50-a", contents)))
+		if err != nil || why == nil || why.reason != reasonUnreconcilable ||
+			!strings.HasPrefix(why.message, "no node can have it: MachineConfig/50-a: storage.files: file /") {
+			t.Errorf("%s: %+v, %v", contents, why, err)
+		}
+	}
+	if why, err := (&reconciler{}).unreconcilable(t.Context(), workers(""), render(t, document(t, "50-a", chrony))); err != nil || why != nil {
+		t.Errorf("%+v, %v", why, err)
 	}
 }
 

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+func TestPathsThatNoHostCanHave(t *testing.T) {
+	t.Parallel()
+	file := func(paths ...string) *machineconfig.Config {
+		c := &machineconfig.Config{}
+		for _, p := range paths {
+			c.Files = append(c.Files, machineconfig.File{Path: p})
+		}
+		return c
+	}
+	linked := file("/etc/a/b")
+	linked.Links = []machineconfig.Link{{Path: "/etc/a", Target: "../usr/share/a"}}
+	for name, test := range map[string]struct {
+		current, desired *machineconfig.Config
+		image, agent     bool
+	}{
+		"below /usr":                  {nil, file("/usr/lib/a"), true, false},
+		"/usr itself":                 {nil, file("/usr"), true, false},
+		"below /usr/local":            {nil, file("/usr/local/bin/a"), false, false},
+		"a name that begins like it":  {nil, file("/usrlocal/a", "/var/lib/machine-config-daemons/a"), false, false},
+		"by a link of its own":        {nil, linked, true, false},
+		"by two dots":                 {nil, file("/etc/../usr/a"), true, false},
+		"that was there before":       {file("/usr/lib/a"), file("/usr/lib/a"), false, false},
+		"beside one that was":         {file("/usr/lib/a"), file("/usr/lib/a", "/usr/lib/b"), true, false},
+		"the agent's record":          {nil, file("/var/lib/machine-config-daemon/boot.json"), false, true},
+		"the agent's runtime":         {nil, file("/run/machine-config-daemon/lock"), false, true},
+		"what the agent keeps":        {nil, file("/etc/machine-config-daemon/orig/a"), false, true},
+		"the committed configuration": {nil, file("/etc/machine-config-daemon/currentconfig"), false, true},
+		"an admin's, beside these":    {nil, file("/etc/machine-config-daemon/packages.yaml"), false, false},
+	} {
+		image := len(InImage(test.current, test.desired)) > 0
+		p, err := Make(test.current, test.desired, Options{})
+		if err != nil || image != test.image || len(p.Unreconcilable) > 0 != test.agent {
+			t.Errorf("%s: in the image %t, unreconcilable %v, %v", name, image, p.Unreconcilable, err)
+		}
+		if found := len(Misplaced(test.desired)) > 0; test.current == nil && found != (test.image || test.agent) {
+			t.Errorf("%s: misplaced %t", name, found)
+		}
+	}
+}
