@@ -29,6 +29,8 @@ type Approved struct {
 	Unable []string `json:"unable,omitempty"`
 	// Others have staged another OS, and wait.
 	Others []string `json:"others,omitempty"`
+	// Already marks an approval that was there before, and stays as it is.
+	Already bool `json:"already,omitempty"`
 }
 
 // Approve lets a pool's nodes go to the OS that they have staged. With a nil digest every staged OS is approved. why is
@@ -50,6 +52,10 @@ func (c *Cluster) Approve(ctx context.Context, pool string, digest *string, why 
 		a, err = approve(state, digest)
 		if err != nil {
 			return nil, "", err
+		}
+		if was := state.Approval; was != nil && was.Config == a.Config && was.Digest == a.Digest {
+			a.Approval, a.Already = *was, true
+			return nil, "", nil
 		}
 		a.By, a.Why, a.Since = who, message.OneLine(why), rollout.Now().UTC().Truncate(time.Second)
 		return &change{annotations: map[string]any{api.ApprovedKey: api.Encode(a.Approval)}}, "", nil
@@ -124,8 +130,15 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 
 // WriteText writes the approval for people.
 func (a Approved) WriteText(w io.Writer) error {
-	text := fmt.Sprintf("pool %s: approved %s\n  OS      %s\n  staged  on %s\n", a.Pool, a.Config,
-		cmp.Or(a.Digest, "none"), strings.Join(a.Nodes, ", "))
+	text := fmt.Sprintf("pool %s: approved %s\n", a.Pool, a.Config)
+	if a.Already {
+		text = fmt.Sprintf("pool %s: %s was approved already, by %s at %s; that record stays\n", a.Pool, a.Config, a.By,
+			a.Since.UTC().Format(time.RFC3339))
+		if a.Why != "" {
+			text += fmt.Sprintf("  why     %s\n", a.Why)
+		}
+	}
+	text += fmt.Sprintf("  OS      %s\n  staged  on %s\n", cmp.Or(a.Digest, "none"), strings.Join(a.Nodes, ", "))
 	if len(a.Unable) > 0 {
 		text += fmt.Sprintf("  not     on %s, which could not and stay as they are\n", strings.Join(a.Unable, ", "))
 	}

@@ -149,7 +149,7 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 	report := progress.NewReport(progress.View{Pools: changed, Nodes: nodes, Follow: c.rulesIfKnown(ctx)})
 	p, _ := report.Pool(name)
 	doc.Current, doc.Desired, doc.nodes = pool.Spec.Configuration.Name, desired.Name, nodes
-	doc.Order = append([]string{}, report.Order(name)...)
+	doc.Order = append(turned(p, desired.Name), report.Order(name)...)
 	most := doc.most(p, pool)
 	if err := c.groups(ctx, doc, p, desired, policy, what.Diff != diffNone); err != nil {
 		return nil, err
@@ -168,6 +168,17 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 	}
 	c.byPolicy(ctx, doc, p, pool, doc.estimate(p, states, most))
 	return doc, nil
+}
+
+// turned returns the nodes that are on their way to another configuration, which are told the new one at once.
+func turned(p progress.Pool, desired string) []string {
+	names := []string{}
+	for i := range p.Nodes {
+		if n := &p.Nodes[i]; n.Moving() && n.Desired != desired {
+			names = append(names, n.Name)
+		}
+	}
+	return names
 }
 
 func (c *Cluster) warnAll(doc *PlanDocument, warnings []string) {

@@ -110,6 +110,16 @@ func (c *Cluster) Bypass(ctx context.Context, pool, why string) (said string, er
 		if err != nil {
 			return nil, "", err
 		}
+		state, err := c.staged(ctx, p.Name)
+		if err == nil {
+			err = bypassable(p, state)
+		} else {
+			c.warn("whether there is anything to bypass is not known: %s", Describe(err))
+			err = nil // in an emergency the right to list things must not be missing
+		}
+		if err != nil {
+			return nil, "", err
+		}
 		return bypass(p, who, why, rollout.Now())
 	})
 }
@@ -135,6 +145,22 @@ func pinned(p *mcfgv1.MachineConfigPool) (*api.Pin, error) {
 	return pin, nil
 }
 
+// bypassable returns an error where there is nothing to bypass: a record of an emergency that was none.
+func bypassable(p *mcfgv1.MachineConfigPool, state progress.Pool) error {
+	pin, err := pinned(p)
+	if err != nil {
+		return err
+	}
+	switch {
+	case state.Rules.Policy == "" && state.Rules.Hold == nil && state.Noted == nil && state.Reported == nil:
+		return fmt.Errorf("nothing is to be bypassed: no RolloutPolicy is in force for pool %s", p.Name)
+	case state.Machines > 0 && state.Complete() && state.Rules.Unproved == nil && !state.Rendering &&
+		(pin == nil || pin.Config == state.Target):
+		return fmt.Errorf("nothing is to be bypassed: all nodes of pool %s have %s", p.Name, state.Target)
+	}
+	return nil
+}
+
 // bypass records the bypass for the pool's desired configuration. After a rollback that is the pin's, even before the
 // pool has it.
 func bypass(p *mcfgv1.MachineConfigPool, who, why string, now time.Time) (*change, string, error) {
@@ -148,6 +174,10 @@ func bypass(p *mcfgv1.MachineConfigPool, who, why string, now time.Time) (*chang
 	}
 	if target == "" {
 		return nil, "", fmt.Errorf("pool %s has no configuration yet", p.Name)
+	}
+	if was, err := api.Decode[*api.Bypass](p.Annotations, api.BypassKey); err == nil && was != nil && was.Config == target {
+		return nil, fmt.Sprintf("pool %s takes %s without the rules of its RolloutPolicy already, by %s at %s (%s); that "+
+			"record stays", p.Name, target, was.By, was.Since.UTC().Format(time.RFC3339), was.Why), nil
 	}
 	b := api.Bypass{Config: target, By: who, Why: message.OneLine(why), Since: now.UTC().Truncate(time.Second)}
 	return &change{annotations: map[string]any{api.BypassKey: api.Encode(b)}}, fmt.Sprintf(

@@ -151,9 +151,13 @@ func resume(p *mcfgv1.MachineConfigPool, keepPin bool) (*change, string) {
 }
 
 // Rollback takes a pool back to a configuration that it had. An empty name means the last configuration that all its
-// nodes had.
-func (c *Cluster) Rollback(ctx context.Context, pool, to string) (said string, err error) {
+// nodes had. With andResume a paused pool is resumed; one that was rolled back while it was paused is only resumed.
+func (c *Cluster) Rollback(ctx context.Context, pool, to string, andResume bool) (said string, err error) {
 	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+		if _, pinned := p.Annotations[api.PinKey]; andResume && p.Spec.Paused && pinned && to == "" {
+			ch, said := resume(p, true)
+			return ch, said, nil
+		}
 		v, err := c.quarantines(ctx)
 		if err != nil {
 			return nil, "", err
@@ -166,7 +170,11 @@ func (c *Cluster) Rollback(ctx context.Context, pool, to string) (said string, e
 		if _, err := c.rendered(ctx, target); err != nil {
 			return nil, "", fmt.Errorf("pool %s can't go back: %w", p.Name, err)
 		}
-		return &change{annotations: map[string]any{api.PinKey: api.Encode(pin)}}, rollbackSaid(p, pin), nil
+		ch := &change{annotations: map[string]any{api.PinKey: api.Encode(pin)}}
+		if andResume && p.Spec.Paused {
+			ch.paused = new(false)
+		}
+		return ch, rollbackSaid(p, pin, andResume), nil
 	})
 }
 
@@ -211,15 +219,19 @@ func rollback(p *mcfgv1.MachineConfigPool, known progress.Pool, to string, now t
 	return to, pin, nil
 }
 
-func rollbackSaid(p *mcfgv1.MachineConfigPool, pin api.Pin) string {
+func rollbackSaid(p *mcfgv1.MachineConfigPool, pin api.Pin, resumed bool) string {
 	said := fmt.Sprintf("pool %s goes back to %s and stays there until its MachineConfigs render to something else than "+
 		"%s, or until kubectl refit resume %s", p.Name, pin.Config, pin.From, p.Name)
 	if was := p.Status.Configuration.Name; was != "" && was != pin.Config {
 		said += fmt.Sprintf("; a RolloutPolicy for the pool applies, as with any update (in an emergency: "+
 			"kubectl refit bypass %s --why TEXT)", p.Name)
 	}
-	if p.Spec.Paused {
-		said += fmt.Sprintf("; the pool is paused, so nothing happens until kubectl refit resume %s --keep-pin", p.Name)
+	switch {
+	case p.Spec.Paused && resumed:
+		said += "; the pool is no longer paused"
+	case p.Spec.Paused:
+		said += fmt.Sprintf("; but the pool is paused, so no node goes back yet: kubectl refit rollback %s --resume ends the "+
+			"pause and stays with the rollback (kubectl refit resume %s --keep-pin does the same)", p.Name, p.Name)
 	}
 	return said
 }

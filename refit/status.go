@@ -110,14 +110,26 @@ func blocking(a progress.Answer) string {
 // WriteText writes the status for people.
 func (d StatusDocument) WriteText(w io.Writer, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(d.Pools) == 0 {
+		fmt.Fprintln(w, "There are no MachineConfigPools.")
+		return d.writeNodes(w, tw, now)
+	}
 	fmt.Fprintln(tw, "POOL\tCONFIGURATION\tSTATUS\tSINCE\tUPDATED\tREADY\tUNAVAILABLE\tDEGRADED\tWAITS FOR")
 	for _, p := range d.Pools {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%s\n",
 			p.Name, dash(p.Configuration), p.Verdict, age(now, p.Since), p.Updated, p.Machines, p.Ready,
 			p.Unavailable, p.Degraded, dash(p.WaitsFor))
 	}
-	if err := tw.Flush(); err != nil || len(d.Nodes) == 0 {
+	if err := tw.Flush(); err != nil {
 		return err
+	}
+	return d.writeNodes(w, tw, now)
+}
+
+// writeNodes lists the nodes.
+func (d StatusDocument) writeNodes(w io.Writer, tw *tabwriter.Writer, now time.Time) error {
+	if len(d.Nodes) == 0 {
+		return nil
 	}
 	fmt.Fprintln(w)
 	fmt.Fprintln(tw, "NODE\tPOOL\tCONFIGURATION\tPHASE\tSINCE\tWAITS FOR")

@@ -74,6 +74,10 @@ func (c *Cluster) daemons(ctx context.Context) (map[string]progress.Daemon, erro
 	if err != nil {
 		return nil, fmt.Errorf("listing the daemon's Pods: %w", err)
 	}
+	if len(pods.Items) == 0 && c.namespace != api.Namespace {
+		return nil, fmt.Errorf("namespace %s has none of the daemon's Pods; -n names the namespace of these Pods, and is "+
+			"%s where it is left out", c.namespace, api.Namespace)
+	}
 	return progress.ReadDaemons(pods.Items), nil
 }
 

@@ -48,6 +48,9 @@ func (c *Cluster) Watch(ctx context.Context, w Watch) error {
 	if _, err := chosen(r, w.Pools); err != nil {
 		return err
 	}
+	if len(r.Pools()) == 0 {
+		return errNoPools
+	}
 	f := &follower{out: w.Out, only: w.Pools, settle: w.Settle}
 	if f.screen = terminal(f.out, w.Env); f.screen != nil {
 		c.warnings = f.screen.beside(c.warnings)
@@ -183,8 +186,8 @@ type follower struct {
 }
 
 type poolMark struct {
-	target, verdict, waits string
-	since                  time.Time
+	target, verdict, waits, hold string
+	since                        time.Time
 }
 
 type nodeMark struct {
@@ -277,11 +280,18 @@ func (f *follower) result(r *progress.Report, now time.Time) error {
 		}
 		stopped = append(stopped, fmt.Sprintf("pool %s goes no further (%s): %s", name, a.Verdict, a.Sentence()))
 	}
+	if len(f.names(r)) == 0 {
+		return errNoPools
+	}
 	if len(stopped) > 0 {
 		return errors.New(strings.Join(stopped, "; "))
 	}
 	return nil
 }
+
+// errNoPools is the error where there is nothing to follow: most probably this is another cluster than was meant.
+var errNoPools = errors.New("the cluster has no MachineConfigPools, so nothing is rolled out here; is it the right one " +
+	"(kubectl config current-context)?")
 
 // show shows the progress of the rollout.
 func (f *follower) show(r *progress.Report, now time.Time) {
@@ -309,7 +319,7 @@ func (f *follower) print(r *progress.Report, now time.Time) {
 
 func (f *follower) printPool(r *progress.Report, p progress.Pool, now time.Time) {
 	was, known := f.pools[p.Name]
-	is := poolMark{target: p.Target, since: was.since, verdict: was.verdict}
+	is := poolMark{target: p.Target, since: was.since, verdict: was.verdict, hold: was.hold}
 	if known && was.target != is.target || !known {
 		is.since = now
 		f.line(now, r, p.Name, "", "Target", "", cmp.Or(p.Target, "none was rendered yet"))
@@ -320,7 +330,34 @@ func (f *follower) printPool(r *progress.Report, p progress.Pool, now time.Time)
 	if is.waits != was.waits {
 		f.line(now, r, p.Name, "", map[bool]string{true: "Paused", false: "Resumed"}[p.Paused], "", "")
 	}
+	f.printHold(r, p, now, &is)
 	f.pools[p.Name] = is
+}
+
+// printHold writes a line for what holds a whole pool, such as a window, a soak or a gate, with the time at which the
+// hold ends where that is known, and a line when the hold is over.
+func (f *follower) printHold(r *progress.Report, p progress.Pool, now time.Time, mark *poolMark) {
+	hold := p.Rules.Hold
+	if p.Updated == p.Machines {
+		hold = p.Rules.Unproved
+	}
+	what, detail := "", ""
+	if hold != nil && !p.Paused {
+		what = string(hold.Verdict)
+		if !hold.Until.IsZero() {
+			what += " until " + hold.Until.UTC().Format(time.RFC3339)
+		}
+		detail = what + ": " + hold.Because
+	}
+	switch {
+	case what == mark.hold:
+		return
+	case what == "":
+		f.line(now, r, p.Name, "", "Released", "", "no longer "+mark.hold)
+	default:
+		f.line(now, r, p.Name, "", "Held", "", detail)
+	}
+	mark.hold = what
 }
 
 // printEnd comes after the nodes' lines, so that the last line is the last event.

@@ -26,7 +26,7 @@ func picture(r *progress.Report, pools []string, now time.Time, p paper) []strin
 	var lines []drawn
 	for _, name := range pools {
 		if pool, ok := r.Pool(name); ok {
-			lines = append(lines, drawn{text: p.pool(r, pool, names, counts), pool: true})
+			lines = append(lines, drawn{text: p.pool(r, pool, now, names, counts), pool: true})
 			lines = append(lines, p.nodes(r, pool, now)...)
 		}
 	}
@@ -63,7 +63,7 @@ type span struct{ text, colour string }
 
 // pool returns the line of a pool. names and counts are the columns for its name and for the number of its updated
 // nodes.
-func (p paper) pool(r *progress.Report, pool progress.Pool, names, counts int) string {
+func (p paper) pool(r *progress.Report, pool progress.Pool, now time.Time, names, counts int) string {
 	moving := 0
 	for _, n := range pool.Nodes {
 		if n.Moving() {
@@ -81,7 +81,7 @@ func (p paper) pool(r *progress.Report, pool progress.Pool, names, counts int) s
 	}
 	a, _ := r.ExplainPool(pool.Name)
 	done, ended := r.Ended(pool.Name)
-	says := "  " + string(a.Verdict) + ": " + brief(a.Because)
+	says := "  " + string(a.Verdict) + until(now, a.Until) + ": " + brief(a.Because)
 	switch {
 	case a.Verdict == progress.NoNodes:
 		line = append(line, span{"  no nodes", ""})
@@ -95,6 +95,17 @@ func (p paper) pool(r *progress.Report, pool progress.Pool, names, counts int) s
 		line = append(line, span{"  to " + short(pool.Target), ""})
 	}
 	return p.fit(line)
+}
+
+// until returns the end of a hold for a line that may be cut. It is "" where the end is not known, or over.
+func until(now, at time.Time) string {
+	switch ahead := at.Sub(now); {
+	case ahead <= 0:
+		return ""
+	case ahead < 24*time.Hour:
+		return at.UTC().Format(" until 15:04Z")
+	}
+	return at.UTC().Format(" until 2006-01-02 15:04Z")
 }
 
 // rendered matches the name of a rendered configuration.

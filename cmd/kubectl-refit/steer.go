@@ -57,9 +57,10 @@ configuration that its MachineConfigs render to.`
 
 func rollbackCommand(o *options) *cobra.Command {
 	var to string
-	cmd := poolCommand(o, "rollback POOL [--to RENDERED]", "Take a pool back to a configuration that it had", 0,
+	var resume bool
+	cmd := poolCommand(o, "rollback POOL [--to RENDERED] [--resume]", "Take a pool back to a configuration that it had", 0,
 		func(ctx context.Context, c *refit.Cluster, pool string, _ []string) (string, error) {
-			return c.Rollback(ctx, pool, to)
+			return c.Rollback(ctx, pool, to, resume)
 		})
 	cmd.Long = `Takes a pool back to an earlier configuration: the one that all its nodes had last, or the one that --to
 names. The pool is pinned there until kubectl refit resume, or until its MachineConfigs render to a configuration
@@ -67,6 +68,7 @@ other than the one it left. Nodes are updated as always: one after the other, dr
 a rollout, nodes that return to the configuration before the rollout wait for no window, stage, approval or other pool
 of a RolloutPolicy.`
 	cmd.Flags().StringVar(&to, "to", "", "rendered configuration to go back to")
+	cmd.Flags().BoolVar(&resume, "resume", false, "end the pause of a paused pool, so that its nodes go back now")
 	return cmd
 }
 

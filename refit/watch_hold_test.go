@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package refit
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/progress"
+)
+
+// heldAt is a pool whose nodes all wait, as its policy rules.
+func heldAt(hold, unproved *progress.Hold) *progress.Report {
+	v := twelve()
+	v.Pools, v.Nodes = v.Pools[2:], v.Nodes[len(v.Nodes)-3:]
+	v.Follow = func(pools []*progress.Pool) { pools[0].Rules.Hold, pools[0].Rules.Unproved = hold, unproved }
+	return progress.NewReport(v)
+}
+
+// Who reads a pipe sees each hold when it begins, with its end, and when it is over; and nothing in between.
+func TestEveryHoldOfAPoolIsALineInAPipe(t *testing.T) {
+	t.Parallel()
+	closed := &progress.Hold{
+		Verdict: progress.OutsideWindow, Because: "no window is open; the next one opens at 21:00:00Z", Until: noon.Add(9 * time.Hour),
+	}
+	soaks := &progress.Hold{Verdict: progress.Soaking, Because: "stage canary soaks", Until: noon.Add(time.Hour)}
+	gate := &progress.Hold{Verdict: progress.GateClosed, Because: "gate errors is closed: 7 > 1"}
+	var out strings.Builder
+	f := &follower{out: &out, pools: map[string]poolMark{}, nodes: map[string]nodeMark{}, worked: map[string]bool{}}
+	for i, hold := range []*progress.Hold{closed, closed, soaks, gate, nil, nil} {
+		f.print(heldAt(hold, nil), noon.Add(time.Duration(i)*time.Minute))
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	want := []string{
+		"12:00:00 worker 0/3 - Target " + after,
+		"12:00:00 worker 0/3 - Held OutsideWindow until 2026-03-01T21:00:00Z: no window is open; the next one opens at 21:00:00Z",
+		"12:02:00 worker 0/3 - Held Soaking until 2026-03-01T13:00:00Z: stage canary soaks",
+		"12:03:00 worker 0/3 - Held GateClosed: gate errors is closed: 7 > 1",
+		"12:04:00 worker 0/3 - Released no longer GateClosed",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestTheEndOfAHoldComesFirstInAPicture(t *testing.T) {
+	t.Parallel()
+	for ahead, want := range map[time.Duration]string{
+		9 * time.Hour: "OutsideWindow until 21:00Z: ", 48 * time.Hour: "OutsideWindow until 2026-03-03 12:00Z: ", 0: "OutsideWindow: ",
+	} {
+		hold := &progress.Hold{Verdict: progress.OutsideWindow, Because: "no window is open", Until: noon.Add(ahead)}
+		lines := picture(heldAt(hold, nil), []string{"worker"}, noon, paper{width: 120, height: 24})
+		if !strings.Contains(lines[0], want) {
+			t.Errorf("%q lacks %q", lines[0], want)
+		}
+	}
+}
+
+func TestNoPoolsAreNoRolloutThatIsOver(t *testing.T) {
+	t.Parallel()
+	v := twelve()
+	v.Pools = nil
+	if err := (&follower{}).result(progress.NewReport(v), noon); err == nil || !strings.Contains(err.Error(), "no MachineConfigPools") {
+		t.Error(err)
+	}
+}
