@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path"
+	"strings"
 	"syscall"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -49,7 +51,7 @@ func main() {
 	stop()
 	code := exitCode(err)
 	if err != nil {
-		cli.Say(os.Stderr, err.Error())
+		cli.Say(os.Stderr, advised(err, os.Geteuid() == 0))
 	}
 	if err := handover.Report(code, err); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -58,6 +60,15 @@ func main() {
 	if code != 0 {
 		os.Exit(code)
 	}
+}
+
+// advised returns an error for people, and what to do where only root may do what was asked for.
+func advised(err error, root bool) string {
+	const advice = "; run it as root"
+	if text := err.Error(); root || !errors.Is(err, fs.ErrPermission) || strings.HasSuffix(text, advice) {
+		return text
+	}
+	return err.Error() + advice
 }
 
 // exitCode returns the exit code of docs/commands.md, "Exit codes".
