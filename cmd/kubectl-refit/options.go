@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -61,13 +62,29 @@ func (o *options) connect(cmd *cobra.Command) (*refit.Cluster, error) {
 	}
 	cfg, err := o.kube.ToRESTConfig()
 	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+		return nil, unreadable(err)
+	}
+	if raw, err := o.kube.ToRawKubeConfigLoader().RawConfig(); err == nil && len(raw.Clusters) == 0 &&
+		cfg.Host == noServer && *o.kube.APIServer == "" {
+		return nil, errors.New("reading the kubeconfig: there is none, or it names no cluster; name one with --kubeconfig " +
+			"or KUBECONFIG")
 	}
 	ro := refit.Options{Version: version, Namespace: api.Namespace, Warnings: cmd.ErrOrStderr()}
 	if cmd.Flags().Changed("namespace") {
 		ro.Namespace = *o.kube.Namespace
 	}
 	return refit.Connect(cfg, ro)
+}
+
+// noServer is the server that the library takes where nothing names one.
+const noServer = "http://localhost:8080"
+
+// unreadable returns the error of a kubeconfig. The library's own names its types where the file is something else.
+func unreadable(err error) error {
+	if file, _, is := strings.Cut(err.Error(), ": couldn't get version/kind"); is {
+		return fmt.Errorf("reading the kubeconfig: %s: the file is no kubeconfig", file)
+	}
+	return fmt.Errorf("reading the kubeconfig: %w", err)
 }
 
 // arguments requires between least and most arguments. names are their names for people.

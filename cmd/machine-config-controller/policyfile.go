@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	kjson "sigs.k8s.io/json"
 	syaml "sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
@@ -45,13 +46,23 @@ func policyFile(path string) (*api.RolloutPolicy, error) {
 	}
 	admitErr := admit(object)
 	p := &api.RolloutPolicy{}
-	if err := syaml.UnmarshalStrict(text, p); err != nil {
-		return nil, fmt.Errorf("reading the RolloutPolicy in %s: %w", path, errors.Join(admitErr, err))
+	unknown, err := strictly(text, p)
+	if err != nil && admitErr == nil || len(unknown) > 0 { // of a wrong type, the schema names the field
+		return nil, fmt.Errorf("reading the RolloutPolicy in %s: %w", path, errors.Join(append(unknown, err, admitErr)...))
 	}
 	if err := errors.Join(admitErr, rollout.Check(p)); err != nil {
 		return nil, fmt.Errorf("RolloutPolicy/%s: %w", p.Name, err)
 	}
 	return p, nil
+}
+
+// strictly decodes a document. It returns an error for each field that its kind does not have.
+func strictly(text []byte, into any) (unknown []error, err error) {
+	asJSON, err := syaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, err
+	}
+	return kjson.UnmarshalStrict(asJSON, into)
 }
 
 // oneDocument returns the only document of a text that is not empty.

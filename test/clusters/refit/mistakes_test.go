@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package refit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/test/lab/programs"
+)
+
+// The programs, as the rows name them.
+const (
+	plugin     = "kubectl-refit"
+	controller = "machine-config-controller"
+	daemon     = "machine-config-daemon"
+	server     = "machine-config-server"
+)
+
+// allPrograms builds the programs beside the plugin, once for all rows.
+var allPrograms = sync.OnceValue(func() error {
+	for _, name := range []string{controller, daemon, server} {
+		if _, err := programs.Build(context.Background(), suite.Dir(), "cmd/"+name); err != nil {
+			return err
+		}
+	}
+	return nil
+})
+
+// mistake is what people type or write, and what they are told. Every row says what went wrong and what to do or what
+// there is instead: none is silent, and none names something that is not the cause.
+type mistake struct {
+	name string
+	// command is the program and its arguments. $EMPTY and the like stand for a kubeconfig of another cluster.
+	command string
+	files   map[string]string
+	code    int
+	// says are parts of the error line, or of a warning and the output where the mistake is no error.
+	says []string
+}
+
+// config writes a MachineConfig for the role worker with a storage, systemd or passwd section and the like.
+func config(section string) string {
+	return configOf("3.5.0", "config: {ignition: {version: VERSION}, "+section+"}")
+}
+
+func configOf(version, spec string) string {
+	return document("MachineConfig", "50-x", strings.ReplaceAll(spec, "VERSION", version))
+}
+
+func document(kind, name, spec string) string {
+	return "apiVersion: machineconfiguration.openshift.io/v1\nkind: " + kind + "\nmetadata: {name: " + name +
+		", labels: {machineconfiguration.openshift.io/role: worker}}\nspec: {" + spec + "}\n"
+}
+
+func aFile(more string) string { return config("storage: {files: [{path: /etc/x, " + more + "}]}") }
+
+const (
+	good     = `contents: {source: "data:,x"}`
+	rendered = controller + " render --pool worker a.yaml"
+)
+
+func one(text string) map[string]string { return map[string]string{"a.yaml": text} }
+
+func butane(text string) map[string]string { return map[string]string{"a.bu": text} }
+
+const butaneMeta = "metadata: {name: a, labels: {machineconfiguration.openshift.io/role: worker}}\n"
+
+// documents are mistakes in files.
+var documents = []mistake{
+	{"a decimal mode", rendered, one(aFile("mode: 644, " + good)), 1, []string{"storage.files[0].mode (/etc/x): 644 is decimal", "for 0644 write 420"}},
+	{"a decimal mode with setuid", rendered, one(aFile("mode: 4755, " + good)), 1, []string{"4755 is decimal", "for 04755 write 2541"}},
+	{"a decimal mode of a directory", rendered, one(config("storage: {directories: [{path: /etc/x, mode: 755}]}")), 1, []string{"755 is decimal", "for 0755 write 493"}},
+	{"a decimal mode that is one", rendered, one(aFile("mode: 400, " + good)), 0, []string{"warning: ", "400 is decimal, and 0620 in octal", "for 0400 write 256"}},
+	{"a decimal mode that is one, strictly", rendered + " --strict", one(aFile("mode: 400, " + good)), 1, []string{"flag --strict: ", "for 0400 write 256"}},
+	{"a mode as a string", rendered, one(aFile(`mode: "0644", ` + good)), 1, []string{"storage.files[0].mode: should be an integer, is string"}},
+	{"a negative mode", rendered, one(aFile("mode: -1, " + good)), 1, []string{"storage.files[0].mode (/etc/x)", "illegal file mode"}},
+	{"Butane's inline", rendered, one(aFile("contents: {inline: hello}")), 1, []string{"contents.inline (/etc/x): inline is a field of Butane", "data:,text"}},
+	{"Butane's local", rendered, one(aFile("contents: {local: motd}")), 1, []string{"contents.local (/etc/x): local is a field of Butane", "data:,text"}},
+	{"Butane's inline, appended", rendered, one(aFile("append: [{inline: hello}]")), 1, []string{"append[0].inline (/etc/x): inline is a field of Butane"}},
+	{"source misspelt", rendered, one(aFile(`contents: {sorce: "data:,x"}`)), 1, []string{"contents.sorce (/etc/x): there is no such field, so the file would be empty"}},
+	{"text as the source", rendered, one(aFile("contents: {source: hello}")), 1, []string{"contents.source (/etc/x)", "as a data URL: data:,text"}},
+	{"contents elsewhere", rendered, one(aFile(`contents: {source: "https://a/b"}`)), 1, []string{"contents.source (/etc/x)", "must be in the document itself"}},
+	{"contents as text", rendered, one(aFile("contents: hello")), 1, []string{"storage.files[0].contents: should be an object, is string"}},
+	{"base64 that is none", rendered, one(aFile(`contents: {source: "data:;base64,???"}`)), 1, []string{"storage.files[0].contents.source (/etc/x)", "invalid data character"}},
+	{"storage.file", rendered, one(config("storage: {file: []}")), 0, []string{"warning: ", "spec.config.storage.file: there is no such field; did you mean files?"}},
+	{"storage.file, strictly", rendered + " --strict", one(config("storage: {file: []}")), 1, []string{"flag --strict: ", "did you mean files?"}},
+	{"systemd misspelt", rendered + " --strict", one(config("sytemd: {units: []}")), 1, []string{"spec.config.sytemd", "did you mean systemd?"}},
+	{"enable of a unit", rendered + " --strict", one(config(`systemd: {units: [{name: a.service, enable: true}]}`)), 1, []string{"units[0].enable (a.service)", "did you mean enabled?"}},
+	{"content of a unit", rendered + " --strict", one(config(`systemd: {units: [{name: a.service, content: "[Unit]"}]}`)), 1, []string{"units[0].content (a.service)", "did you mean contents?"}},
+	{"a relative path", rendered, one(config("storage: {files: [{path: etc/x, " + good + "}]}")), 1, []string{"storage.files[0].path (etc/x)", "not absolute"}},
+	{"a path twice", rendered, one(config("storage: {files: [{path: /etc/x, " + good + "}, {path: /etc/x, " + good + "}]}")), 1, []string{"storage.files[1]", "/etc/x", "duplicate"}},
+	{"a file below a file", rendered, one(config("storage: {files: [{path: /etc/x, " + good + "}, {path: /etc/x/y, " + good + "}]}")), 1, []string{"(/etc/x/y): lies below /etc/x, which is a file"}},
+	{"a link without target", rendered, one(config("storage: {links: [{path: /etc/x}]}")), 1, []string{"storage.links[0].target (/etc/x)"}},
+	{"a unit without a kind", rendered, one(config(`systemd: {units: [{name: a, contents: "[Unit]"}]}`)), 1, []string{"systemd.units[0].name (a)"}},
+	{"a unit that does not parse", rendered, one(config(`systemd: {units: [{name: a.service, contents: "[Unit"}]}`)), 1, []string{"systemd.units[0].contents (a.service)"}},
+	{"a user without a name", rendered, one(config("passwd: {users: [{sshAuthorizedKeys: []}]}")), 1, []string{"passwd.users[0].name", "is required"}},
+	{"a merge from elsewhere", rendered, one(configOf("3.5.0", `config: {ignition: {version: VERSION, config: {merge: [{source: "https://a/b"}]}}}`)), 1, []string{"ignition.config.merge[0].source", "must be in the document itself"}},
+	{"a version of the future", rendered, one(configOf("3.9.0", "config: {ignition: {version: VERSION}}")), 1, []string{"ignition.version: 3.9.0 is not supported", "3.0.0 to 3.6.0"}},
+	{"a version as a number", rendered, one(configOf("3.5", "config: {ignition: {version: VERSION}}")), 1, []string{"ignition.version: should be a string, is number"}},
+	{"no version", rendered, one(document("MachineConfig", "50-x", "config: {storage: {}}")), 1, []string{`spec.config.ignition.version: "" is not a version`}},
+	{"a kernel type that is none", rendered, one(document("MachineConfig", "50-x", "kernelType: rt")), 1, []string{`spec.kernelType: "rt" is not one of default, realtime, 64k-pages`}},
+	{"an extension that is none", rendered, one(document("MachineConfig", "50-x", "extensions: [usbgard]")), 1, []string{`spec.extensions[0]: "usbgard" is not one of`, "usbguard"}},
+	{"kernel arguments as text", rendered, one(document("MachineConfig", "50-x", "kernelArguments: a=1 b=2")), 1, []string{"spec.kernelArguments: should be a list, is string"}},
+	{"a quote that stays open", rendered, one(document("MachineConfig", "50-x", `kernelArguments: ['a="1']`)), 1, []string{"spec.kernelArguments[0]: unbalanced quote"}},
+	{"a field of spec misspelt", rendered, one(document("MachineConfig", "50-x", "kernelArgument: [a]")), 1, []string{`unknown field "spec.kernelArgument"`}},
+	{"kind misspelt", rendered, one(document("MachineConfg", "50-x", "")), 1, []string{"a.yaml: kind: there is no MachineConfg; did you mean MachineConfig?"}},
+	{"kind in small letters", rendered, one(document("machineconfig", "50-x", "")), 1, []string{"there is no machineconfig; did you mean MachineConfig?"}},
+	{"kind of a pool misspelt", rendered, one(document("MachineConfigPol", "worker", "")), 1, []string{"there is no MachineConfigPol; did you mean MachineConfigPool?"}},
+	{"no kind", rendered, one("metadata: {name: x}\n"), 1, []string{"a.yaml: kind: is required"}},
+	{"another kind", rendered, one("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n" + "---\n" + aFile(good)), 0, []string{"warning: ", "passed over, as its kind is ConfigMap"}},
+	{"another version of the API", rendered, one(strings.Replace(aFile(good), "io/v1\n", "io/v1beta1\n", 1)), 1, []string{"apiVersion: of a MachineConfig must be machineconfiguration.openshift.io/v1"}},
+	{"a name that is none", rendered, one(document("MachineConfig", "50_x", "")), 1, []string{`metadata.name: "50_x" is not a name`}},
+	{"the same name twice", rendered, one(aFile(good) + "---\n" + aFile(good)), 1, []string{"document 2): metadata.name: the same name as MachineConfig/50-x (a.yaml, document 1)"}},
+	{"YAML that is none", rendered, one("kind: [\n"), 1, []string{"reading a.yaml: yaml: line"}},
+	{"a key twice", rendered, one("kind: a\nkind: b\n"), 1, []string{"reading a.yaml", `key "kind" already set`}},
+	{"a list", rendered, one("- a\n"), 1, []string{"reading a.yaml: a document must be an object"}},
+	{"JSON that is none", controller + " render --pool worker a.json", map[string]string{"a.json": "{"}, 1, []string{"reading a.json, document 1", "unexpected"}},
+	{"a variant of Butane misspelt", controller + " render --pool worker a.bu", butane("variant: openshfit\nversion: 4.14.0\n" + butaneMeta), 1, []string{"Butane config a.bu", "openshfit", "variants are fcos", "openshift (4.8.0 to"}},
+	{"a version of Butane", controller + " render --pool worker a.bu", butane("variant: openshift\nversion: 4.99.0\n" + butaneMeta), 1, []string{"4.99.0", "openshift (4.8.0 to 4."}},
+	{"Butane without a variant", controller + " render --pool worker a.bu", butane("version: 4.14.0\n"), 1, []string{"variant; must be specified", "variants are fcos"}},
+	{"Butane with a wrong field", controller + " render --pool worker --strict a.bu", butane("variant: openshift\nversion: 4.14.0\n" + butaneMeta + "storage: {file: []}\n"), 1, []string{"flag --strict: Butane config a.bu", "$.storage.file", "unused key file"}},
+	{"Butane with a file that is not there", controller + " render --pool worker a.bu", butane("variant: openshift\nversion: 4.14.0\n" + butaneMeta + "storage: {files: [{path: /etc/x, contents: {local: gone}}]}\n"), 1, []string{"a.bu", "gone", "no such file"}},
+	{"Butane as YAML of another kind", controller + " render --pool worker a.bu", butane("kind: MachineConfig\n"), 1, []string{"a.bu", "variant; must be specified"}},
+	{"a pool misspelt", controller + " render --pool wroker a.yaml", one(aFile(good)), 1, []string{"neither a MachineConfigPool of that name nor a MachineConfig with that role", "roles are: worker"}},
+	{"a pool whose selector finds nothing", controller + " render --pool infra a.yaml", one(aFile(good) + "---\n" + document("MachineConfigPool", "infra", "machineConfigSelector: {matchLabels: {a: b}}")), 1, []string{"no document matches, of 1", "a=b"}},
+	{"a selector that is none", controller + " render --pool infra a.yaml", one(document("MachineConfigPool", "infra", "machineConfigSelector: {matchExpressions: [{key: a, operator: Is}]}")), 1, []string{"spec.machineConfigSelector", `"Is" is not a valid label selector operator`}},
+	{"a label misspelt", rendered, one(strings.Replace(aFile(good), "io/role: worker", "io/rol: worker", 1)), 1, []string{"no document matches, of 1", "machineconfiguration.openshift.io/role in (worker)"}},
+	{"no files", controller + " render --pool worker", nil, 2, []string{"at least one file or directory is required"}},
+	{"no pool", controller + " render a.yaml", one(aFile(good)), 2, []string{"--pool is required"}},
+	{"a name of a pool that is none", controller + " render --pool Worker a.yaml", one(aFile(good)), 2, []string{`"Worker" is not a name`}},
+	{"a file that is not there", rendered, nil, 1, []string{"a.yaml: no such file or directory"}},
+	{"a suffix that is none", controller + " render --pool worker .", map[string]string{"a.txt": aFile(good), "b.yaml": aFile(good)}, 0, []string{"warning: a.txt: passed over, as it ends with none of .yaml"}},
+	{"a command misspelt", controller + " rendr", nil, 2, []string{`unknown command "rendr"`}},
+	{"a flag misspelt", controller + " render --pol worker a.yaml", one(aFile(good)), 2, []string{"unknown flag: --pol"}},
+	{"a base of two documents", controller + " render --pool worker --base a.yaml a.yaml", one(aFile(good) + "---\n" + strings.Replace(aFile(good), "50-x", "60-x", 1)), 1, []string{"there should be exactly one"}},
+	{"templates of another kind", controller + " templates a.yaml", one(aFile(good)), 1, []string{"a.yaml"}},
+	{"a policy with a wrong field", controller + " simulate --nodes 3 --policy a.yaml", one("apiVersion: noderefit.dev/v1alpha1\nkind: RolloutPolicy\nmetadata: {name: a}\nspec: {pool: [worker]}\n"), 1, []string{`unknown field "spec.pool"`, "pools or poolSelector is needed"}},
+	{"a policy with a wrong type", controller + " simulate --nodes 3 --policy a.yaml", one("apiVersion: noderefit.dev/v1alpha1\nkind: RolloutPolicy\nmetadata: {name: a}\nspec: {pools: worker}\n"), 1, []string{"spec.pools", "must be of type array"}},
+	{"a policy of nothing", controller + " simulate --nodes 3 --policy a.yaml", one("apiVersion: noderefit.dev/v1alpha1\nkind: RolloutPolicy\nmetadata: {name: a}\n"), 1, []string{"RolloutPolicy/a: spec: Required value"}},
+	{"no nodes to simulate", controller + " simulate", nil, 2, []string{"--nodes"}},
+}
+
+// hosts are mistakes on one host, here a directory.
+var hosts = []mistake{
+	{"no configuration", daemon + " apply --root root", nil, 2, []string{"flag --config is required"}},
+	{"a configuration that is not there", daemon + " apply --root root --config a.yaml", nil, 1, []string{"open a.yaml: no such file or directory"}},
+	{"a directory that is not there", daemon + " status --root gone", nil, 1, []string{"gone", "no such file or directory"}},
+	{"an OS that is none", daemon + " apply --root root --os fedora --config a.yaml", one(aFile(good)), 2, []string{`flag --os: "fedora" is not one of auto`}},
+	{"a format that is none", daemon + " status --root root -o yaml", nil, 2, []string{`"yaml" is neither text nor json`}},
+	{"an argument too many", daemon + " apply a.yaml --root root", one(aFile(good)), 2, []string{`unexpected argument "a.yaml"`}},
+	{"a command misspelt", daemon + " aply", nil, 2, []string{`"aply"`}},
+	{"the agent's own file", daemon + " plan --root root --desired a.yaml", one(config("storage: {files: [{path: /var/lib/machine-config-daemon/boot.json, " + good + "}]}")), 3, []string{"/var/lib/machine-config-daemon is the agent's own"}},
+	{"the agent's own file, applied", daemon + " apply --root root --config a.yaml", one(config("storage: {files: [{path: /var/lib/machine-config-daemon/boot.json, " + good + "}]}")), 1, []string{"/var/lib/machine-config-daemon is the agent's own"}},
+	{"the agent's own unit", daemon + " plan --root root --desired a.yaml", one(config("systemd: {units: [{name: machine-config-daemon-prove.service, mask: true}]}")), 3, []string{"systemd.units: unit machine-config-daemon-prove.service", "leave it out"}},
+	{"an argument on a directory", daemon + " apply --root root --config a.yaml", one(document("MachineConfig", "50-x", "kernelArguments: [a]")), 3, []string{"kernelArguments", "--skip-os applies the rest"}},
+	{"two configurations", daemon + " apply --root root --config a.yaml", one(aFile(good) + "---\n" + strings.Replace(aFile(good), "50-x", "60-x", 1)), 1, []string{"there should be exactly one"}},
+	{"Butane's inline", daemon + " apply --root root --config a.yaml", one(aFile("contents: {inline: hello}")), 1, []string{"inline is a field of Butane"}},
+	{"a user who is not there", daemon + " apply --root root --config a.yaml", one(aFile("user: {name: nobody-here}, " + good)), 1, []string{"nobody-here"}},
+	{"a rollback to nothing", daemon + " rollback --root root", nil, 1, []string{"no previous"}},
+	{"a verification of nothing", daemon + " verify --root root", nil, 1, []string{"no committed configuration", "--config"}},
+	{"a timeout of nothing", daemon + " apply --root root --verdict-timeout 0s --config a.yaml", one(aFile(good)), 2, []string{"--verdict-timeout"}},
+	{"a policy of another kind", daemon + " plan --root root --desired a.yaml --policy a.yaml", one(aFile(good)), 1, []string{"a.yaml", "MachineConfiguration"}},
+	{"certificates of another kind", daemon + " deliver --root root --config a.yaml", one(aFile(good)), 1, []string{"ControllerConfig", "MachineConfig"}},
+	{"both of two that exclude each other", daemon + " stage --drop --config a.yaml", one(aFile(good)), 2, []string{"--config and --drop exclude each other"}},
+	{"a directory without pools", server + " --dir .", nil, 1, []string{"reading what is to be served", "machine-pools: no such file"}},
+	{"a port that is none", server + " --secure-port ten", nil, 2, []string{"--secure-port", "ten"}},
+}
+
+// people are mistakes at the plugin.
+var people = []mistake{
+	{"no command", plugin, nil, 2, []string{"a command is needed; see kubectl refit --help"}},
+	{"a command misspelt", plugin + " statsu", nil, 2, []string{`unknown command "statsu"`}},
+	{"a flag misspelt", plugin + " status --outptu json", nil, 2, []string{"unknown flag: --outptu"}},
+	{"a pool misspelt", plugin + " status slpi", nil, 1, []string{"there is no MachineConfigPool slpi; there are: ", "slip"}},
+	{"a pool misspelt, explained", plugin + " explain slpi", nil, 1, []string{"no Node and no MachineConfigPool slpi; pools are: "}},
+	{"a node misspelt", plugin + " explain node/slpi-1", nil, 1, []string{"there is no Node slpi-1"}},
+	{"a kind that is none", plugin + " explain deployment/slip", nil, 2, []string{`"deployment/slip" is neither node/NAME nor pool/NAME`}},
+	{"a pool misspelt, watched", plugin + " watch slpi", nil, 1, []string{"there is no MachineConfigPool slpi"}},
+	{"a pool misspelt, paused", plugin + " pause slpi", nil, 1, []string{"there is no MachineConfigPool slpi"}},
+	{"a pool misspelt, planned", plugin + " plan slpi -f a.yaml", one(aFile(good)), 1, []string{"there is no MachineConfigPool slpi"}},
+	{"no pool", plugin + " pause", nil, 2, []string{"POOL is needed"}},
+	{"two pools", plugin + " pause slip held", nil, 2, []string{`unexpected argument "held"`}},
+	{"a format that is none", plugin + " status -o yml", nil, 2, []string{`"yml" is not one of text, json`}},
+	{"another namespace", plugin + " explain slip -n shop", nil, 0, []string{"warning: whether daemons run: not known: namespace shop has none", "-n names the namespace of these Pods", "MachineConfigPool slip: Updating"}},
+	{"a plan of nothing", plugin + " plan slip -f", nil, 2, []string{"flag needs an argument", "-f"}},
+	{"a plan of a file that is not there", plugin + " plan slip -f gone.yaml", nil, 1, []string{"gone.yaml: no such file or directory"}},
+	{"a prune without files", plugin + " plan slip --prune", nil, 2, []string{"flag --prune: needs the files that stay, by -f"}},
+	{"a selector without a prune", plugin + " plan slip -f a.yaml -l a=b", one(aFile(good)), 2, []string{"flag --selector", "--prune"}},
+	{"a deletion of nothing", plugin + " plan slip --delete 99-gone", nil, 1, []string{"the pool has no MachineConfig 99-gone"}},
+	{"a diff that is none", plugin + " plan slip -f a.yaml --diff full", one(aFile(good)), 2, []string{`flag --diff: "full" is not one of short, all, none`}},
+	{"a plan with a decimal mode", plugin + " plan slip -f a.yaml", one(forSlip(aFile("mode: 644, " + good))), 1, []string{"644 is decimal"}},
+	{"a plan with Butane's inline", plugin + " plan slip -f a.yaml", one(forSlip(aFile("contents: {inline: hello}"))), 1, []string{"inline is a field of Butane"}},
+	{"a plan with an unknown field", plugin + " plan slip -f a.yaml", one(forSlip(config("storage: {file: []}"))), 0, []string{"warning: ", "did you mean files?"}},
+	{"a plan with an unknown field, strictly", plugin + " plan slip --strict -f a.yaml", one(forSlip(config("storage: {file: []}"))), 1, []string{"flag --strict: ", "did you mean files?"}},
+	{"a plan below /usr", plugin + " plan slip -f a.yaml", one(forSlip(config("storage: {files: [{path: /usr/lib/x, " + good + "}]}"))), 3, []string{"file /usr/lib/x: /usr is part of the OS image", "/usr/local"}},
+	{"a plan of the agent's own", plugin + " plan slip -f a.yaml", one(forSlip(config("storage: {files: [{path: /run/machine-config-daemon/lock, " + good + "}]}"))), 3, []string{"/run/machine-config-daemon is the agent's own"}},
+	{"a plan of a KubeletConfig", plugin + " plan slip -f a.yaml", one(document("KubeletConfig", "a", "")), 0, []string{"warning: a.yaml: passed over, as its kind is KubeletConfig"}},
+	{"a plan while nodes go elsewhere", plugin + " plan slip -f a.yaml", one(forSlip(aFile(good))), 0, []string{"3 of 3 nodes would go", "slip-2, slip-1, slip-3"}},
+	{"a bypass without a reason", plugin + " bypass slip", nil, 2, []string{"one of --why TEXT and --end is needed"}},
+	{"a bypass of nothing", plugin + " bypass slip --why fire", nil, 1, []string{"nothing is to be bypassed: no RolloutPolicy is in force for pool slip"}},
+	{"an end of no bypass", plugin + " bypass slip --end", nil, 0, []string{"pool slip has no bypass"}},
+	{"an approval of nothing", plugin + " approve slip", nil, 1, []string{"pool slip asks for no approval"}},
+	{"an approval again", plugin + " approve careful --why again", nil, 0, []string{"was approved already, by jane at 2026-03-01T12:00:00Z; that record stays", "why     tested"}},
+	{"an approval of another digest", plugin + " approve careful --digest sha256:y", nil, 1, []string{"the nodes have staged no OS, and not sha256:y"}},
+	{"a reason without end", plugin + " approve careful --why " + strings.Repeat("x", 501), nil, 2, []string{"--why: 501 bytes"}},
+	{"a pause again", plugin + " pause held", nil, 0, []string{"pool held is paused already"}},
+	{"a resumption of nothing", plugin + " resume slip", nil, 0, []string{"pool slip is neither paused nor held by a rollback"}},
+	{"a rollback to nothing", plugin + " rollback first", nil, 1, []string{"had no other configuration", "name one with --to"}},
+	{"a rollback to another pool's", plugin + " rollback slip --to rendered-held-0123456789abcdef0123456789abcdef", nil, 2, []string{"is not a rendered configuration of pool slip (it had: rendered-slip-"}},
+	{"a rollback to one that is gone", plugin + " rollback slip --to rendered-slip-0123456789abcdef0123456789abcdef", nil, 1, []string{"there is no MachineConfig rendered-slip-0123456789abcdef0123456789abcdef in the cluster"}},
+	{"a rollback of a paused pool", plugin + " rollback held", nil, 0, []string{"but the pool is paused, so no node goes back yet: kubectl refit rollback held --resume"}},
+	{"and what that names", plugin + " rollback held --resume", nil, 0, []string{"pool held is no longer paused"}},
+	{"a lift of nothing", plugin + " quarantine lift slip", nil, 1, []string{"slip"}},
+	{"a quarantine of what", plugin + " quarantine", nil, 2, []string{"quarantine list or quarantine lift is needed"}},
+	{"a watch of no pools", plugin + " watch --kubeconfig $EMPTY", nil, 1, []string{"the cluster has no MachineConfigPools", "kubectl config current-context"}},
+	{"a status of no pools", plugin + " status --kubeconfig $EMPTY", nil, 0, []string{"There are no MachineConfigPools."}},
+	{"a cluster without Noderefit", plugin + " status --kubeconfig $BARE", nil, 1, []string{"Noderefit is not installed here"}},
+	{"a login that is over", plugin + " status --kubeconfig $LOGIN", nil, 1, []string{"Unauthorized"}},
+	{"a server that is down", plugin + " status --kubeconfig $DOWN", nil, 1, []string{"connection refused"}},
+	{"somebody without rights", plugin + " status --as nobody", nil, 1, []string{`not allowed: User "nobody" cannot list resource`}},
+	{"a kubeconfig that is not there", plugin + " status --kubeconfig gone", nil, 1, []string{"reading the kubeconfig", "gone"}},
+	{"a context that is not there", plugin + " status --context gone", nil, 1, []string{"reading the kubeconfig", `context "gone" does not exist`}},
+	{"a kubeconfig that is none", plugin + " status --kubeconfig a.yaml", one("- a\n"), 1, []string{"reading the kubeconfig", "a.yaml", "is no kubeconfig"}},
+	{"a kubeconfig of nothing", plugin + " status --kubeconfig a.yaml", one(""), 1, []string{"names no cluster", "--kubeconfig or KUBECONFIG"}},
+}
+
+// forSlip puts a document into pool slip of the cluster.
+func forSlip(text string) string { return strings.Replace(text, "role: worker", "role: slip", 1) }
+
+// otherCluster writes a kubeconfig of a cluster without objects, which answers requests for our kinds with a code, and
+// all others with another. With code 0 it is down.
+func otherCluster(t *testing.T, ours, others int) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		code := others
+		if strings.Contains(r.URL.Path, mcfgv1.GroupName) || strings.Contains(r.URL.Path, api.GroupVersion.Group) {
+			code = ours
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		if code == http.StatusOK {
+			kind := lists[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
+			fmt.Fprintf(w, `{%s,"metadata":{"resourceVersion":"1"},"items":[]}`, kind)
+			return
+		}
+		reason := strings.ReplaceAll(http.StatusText(code), " ", "")
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":%q,"code":%d}`, reason, reason, code)
+	}))
+	t.Cleanup(s.Close)
+	if ours == 0 {
+		s.Close()
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: '" + s.URL +
+		"'}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {}}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// lists are the kinds and versions of the lists that an empty cluster answers with.
+var lists = map[string]string{
+	"machineconfigpools": `"kind":"MachineConfigPoolList","apiVersion":"machineconfiguration.openshift.io/v1"`,
+	"machineconfignodes": `"kind":"MachineConfigNodeList","apiVersion":"machineconfiguration.openshift.io/v1"`,
+	"machineconfigs":     `"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1"`,
+	"rolloutpolicies":    `"kind":"RolloutPolicyList","apiVersion":"noderefit.dev/v1alpha1"`,
+	"nodes":              `"kind":"NodeList","apiVersion":"v1"`,
+	"pods":               `"kind":"PodList","apiVersion":"v1"`,
+}
+
+// scene makes the pools that the rows name.
+func (l *lab) scene() {
+	for _, pool := range []string{"slip", "held", "first", "careful"} {
+		was := l.config(pool, "50-"+pool, "/etc/motd", "a")
+		now := l.config(pool, "50-"+pool, "/etc/motd", "b")
+		a, b := l.render(pool, was), l.render(pool, now)
+		l.source(now)
+		had := a
+		if pool == "first" {
+			had = b
+		}
+		l.pool(pool, b, had, func(p *mcfgv1.MachineConfigPool) {
+			p.Spec.Paused = pool == "held"
+			if pool == "careful" {
+				p.Annotations[api.ApprovedKey] = api.Encode(api.Approval{
+					Config: b, By: "jane", Why: "tested", Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+				})
+			}
+		})
+		l.node(pool+"-1", pool, a, a, api.Done, func(n *corev1.Node) {
+			n.Annotations[api.OrdersKey] = api.Encode(api.Orders{Stage: &api.StageOrder{Config: b}})
+			n.Annotations[api.StagedKey] = api.Encode(api.Staged{Config: b, Since: time.Now()})
+		})
+		if pool == "slip" {
+			l.node("slip-2", pool, a, b, api.Working, nil) // on its way
+			l.node("slip-3", pool, a, a, api.Done, nil)
+		}
+	}
+	const policy = `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"careful"},` +
+		`"spec":{"pools":["careful"],"approval":{}}}`
+	l.must(l.Client.CoreV1().RESTClient().Post().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies").
+		SetHeader("Content-Type", "application/json").Body([]byte(policy)).Do(l.ctx).Error())
+	l.t.Cleanup(func() {
+		l.must(l.Client.CoreV1().RESTClient().Delete().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies/careful").
+			Do(context.Background()).Error())
+	})
+}
+
+// internals are words that say something only to those who know the source.
+var internals = regexp.MustCompile(`cannot unmarshal|\.go:|%!|<nil>|goroutine|0x[0-9a-f]{6}|reflect\.|runtime error|panic`)
+
+// About a hundred mistakes, as people make them. What they are told names the field, the object or the flag, and what to
+// do about it or what there is; the exit code is the one that the documentation has.
+func TestMistakesAreNamed(t *testing.T) {
+	l := newLab(t)
+	l.must(allPrograms())
+	l.scene()
+	clusters := strings.NewReplacer(
+		"$EMPTY", otherCluster(t, http.StatusOK, http.StatusOK), "$BARE", otherCluster(t, http.StatusNotFound, http.StatusOK),
+		"$LOGIN", otherCluster(t, http.StatusUnauthorized, http.StatusUnauthorized), "$DOWN", otherCluster(t, 0, 0),
+	)
+	count := 0
+	var wait sync.WaitGroup
+	for part, rows := range map[string][]mistake{"documents": documents, "hosts": hosts, "people": people} {
+		seen := map[string]bool{}
+		for _, m := range rows {
+			if seen[m.name] {
+				t.Errorf("%s: %q is there twice", part, m.name)
+			}
+			seen[m.name] = true
+		}
+		count += len(rows)
+		wait.Go(func() {
+			for _, m := range rows { // a row may follow upon the one before it
+				l.check(part+": "+m.name, m, clusters)
+			}
+		})
+	}
+	wait.Wait()
+	if t.Logf("%d mistakes", count); count < 96 {
+		t.Error("there were 96 once")
+	}
+}
+
+// check makes a mistake in a directory of its own.
+func (l *lab) check(name string, m mistake, clusters *strings.Replacer) {
+	l.t.Helper()
+	dir := l.t.TempDir()
+	files := map[string]string{"root/etc/hostname": "here\n", "root/var/lib/dbus/machine-id": "", "root/run/utmp": ""}
+	maps.Copy(files, m.files)
+	for file, text := range files {
+		path := filepath.Join(dir, file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			l.t.Error(err)
+			return
+		}
+	}
+	args := strings.Split(clusters.Replace(m.command), " ")
+	cmd := exec.CommandContext(l.ctx, filepath.Join(suite.Dir(), args[0]), args[1:]...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "KUBECONFIG="+l.Kubeconfig)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run() // the exit code says it
+	all := stderr.String() + stdout.String()
+	where := all
+	if m.code != 0 {
+		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+		where = lines[len(lines)-1]
+		if strings.Count(stderr.String(), "error: ") != 1 || !strings.HasPrefix(where, "error: ") {
+			l.t.Errorf("%s: there should be one line that begins with error:\n%s", name, all)
+		}
+	}
+	if code := cmd.ProcessState.ExitCode(); code != m.code {
+		l.t.Errorf("%s: exit code %d, want %d\n%s", name, code, m.code, all)
+	}
+	for _, says := range m.says {
+		if !strings.Contains(where, says) {
+			l.t.Errorf("%s: %q is not in\n%s", name, says, where)
+		}
+	}
+	if found := internals.FindString(where); found != "" {
+		l.t.Errorf("%s: %q says nothing to people\n%s", name, found, where)
+	}
+}
