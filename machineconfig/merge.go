@@ -42,11 +42,18 @@ var plainRoles = map[string]bool{"master": true, roleWorker: true, "arbiter": tr
 
 // Render selects a pool's documents and merges them over base. base may be nil.
 func Render(pool string, docs *Documents, base *Document) (*mcfgv1.MachineConfig, []string, error) {
+	unheard, near := unheardOf(pool, docs)
+	if near != "" {
+		return nil, nil, fmt.Errorf("selecting for pool %s: %s; did you mean %s?", pool, unheard, near)
+	}
 	selected, err := Select(pool, docs)
 	if err != nil {
 		return nil, nil, err
 	}
 	c, warnings, err := Merge(pool, selected, base)
+	if unheard != "" {
+		warnings = append([]string{fmt.Sprintf("pool %s: %s; it gets what the role worker gets", pool, unheard)}, warnings...)
+	}
 	if err != nil {
 		return nil, warnings, err
 	}
@@ -86,9 +93,6 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 		by = p.String() + " by spec.machineConfigSelector"
 	}
 	if selector == nil {
-		if err := unheard(pool, docs); err != nil {
-			return nil, err
-		}
 		roles := []string{pool}
 		if !plainRoles[pool] {
 			roles = append(roles, roleWorker)
@@ -114,26 +118,27 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 	return selected, nil
 }
 
-// unheard refuses a pool that no document names, where documents name others: its name is misspelt.
-func unheard(pool string, docs *Documents) error {
+// unheardOf returns what to say of a pool that no document names, where documents name others. near is the name that
+// was probably meant; without one, it may be a custom pool that has nothing of its own yet.
+func unheardOf(pool string, docs *Documents) (text, near string) {
 	var roles, pools []string
 	for _, d := range docs.Configs {
 		if role := d.Object.Labels[roleLabel]; role != "" {
 			roles = append(roles, role)
 		}
 	}
-	if plainRoles[pool] || len(roles) == 0 || slices.Contains(roles, pool) {
-		return nil
-	}
 	for _, p := range docs.Pools {
 		pools = append(pools, p.Object.Name)
+	}
+	if plainRoles[pool] || len(roles) == 0 || slices.Contains(roles, pool) || slices.Contains(pools, pool) {
+		return "", ""
 	}
 	known := func(names []string) string {
 		slices.Sort(names)
 		return cmp.Or(strings.Join(slices.Compact(names), ", "), "none")
 	}
-	return fmt.Errorf("selecting for pool %s: there is neither a %s of that name nor a %s with that role; pools are: %s; "+
-		"roles are: %s", pool, kindPool, kindConfig, known(pools), known(roles))
+	return fmt.Sprintf("there is neither a %s of that name nor a %s with that role; pools are: %s; roles are: %s", kindPool,
+		kindConfig, known(pools), known(roles)), nearest(pool, slices.Concat(pools, roles))
 }
 
 func describe(s labels.Selector) string {

@@ -139,7 +139,7 @@ func fieldNames(kind reflect.Type) (names []string) {
 func nearest(name string, names []string) string {
 	best, least := "", 3
 	for _, n := range names {
-		if d := distance(strings.ToLower(name), strings.ToLower(n)); d < least && d < len(n)/2 {
+		if d := distance(strings.ToLower(name), strings.ToLower(n)); d < least && 2*d < len(n) {
 			best, least = n, d
 		}
 	}

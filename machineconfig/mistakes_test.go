@@ -94,7 +94,8 @@ func TestAFieldThatDoesNotExistNeverMakesAnEmptyFile(t *testing.T) {
 	}
 }
 
-func TestAPoolThatNobodyNamesIsMisspelt(t *testing.T) {
+// A custom pool may have nothing of its own yet, and no object in the files.
+func TestAPoolThatNobodyNamesIsMisspeltOrDoubted(t *testing.T) {
 	t.Parallel()
 	document := func(role string) *Document {
 		d := &Document{Object: newObject("50-" + role)}
@@ -102,10 +103,18 @@ func TestAPoolThatNobodyNamesIsMisspelt(t *testing.T) {
 		return d
 	}
 	docs := &Documents{Configs: []*Document{document("worker"), document("infra")}}
-	if _, err := Select("infra", docs); err != nil {
-		t.Error(err)
-	}
-	if _, err := Select("wroker", docs); err == nil || !strings.HasSuffix(err.Error(), "pools are: none; roles are: infra, worker") {
-		t.Error(err)
+	const unheard = "there is neither a MachineConfigPool of that name nor a MachineConfig with that role; pools are: none; roles are: infra, worker"
+	for pool, want := range map[string]string{
+		"infra": "", "worker": "", "wroker": unheard + "; did you mean worker?", "infar": unheard + "; did you mean infra?",
+		"gpu": "pool gpu: " + unheard + "; it gets what the role worker gets",
+	} {
+		_, warnings, err := Render(pool, docs, nil)
+		said := strings.Join(warnings, "\n")
+		if err != nil {
+			said = err.Error()
+		}
+		if !strings.HasSuffix(said, want) || (said == "") != (want == "") || (err != nil) != strings.Contains(want, "did you mean") {
+			t.Errorf("%s: %q, %v; want %q", pool, warnings, err, want)
+		}
 	}
 }
