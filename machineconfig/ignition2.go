@@ -29,7 +29,7 @@ func convertIgnition2(raw []byte) (*ignition, []string, error) {
 			continue // the report has this message for each field beside the missing field
 		}
 		at, said, emptied := placeOf(raw, e), e.Message, false
-		if key, unknown := strings.CutPrefix(said, "Config has unrecognized key: "); unknown {
+		if key, unknown := strings.CutPrefix(said, unusedKey2); unknown {
 			said = noSuchField
 			if emptied = emptied2(cfg, at); emptied {
 				said = emptyFile(key)
@@ -107,6 +107,9 @@ func unplaced(raw []byte) (wrong []string) {
 	}
 	return wrong
 }
+
+// unusedKey2 begins the library's message about a field of version 2 that it does not know.
+const unusedKey2 = "Config has unrecognized key: " //nolint:misspell // the library's spelling
 
 var contentsOf = regexp.MustCompile(`^storage\.files\[(\d+)\]\.(contents|append)`)
 

@@ -75,7 +75,7 @@ func unusedField(cfg *types.Config, at []any) (text string, emptied bool) {
 	}
 	if kind == reflect.TypeFor[types.Resource]() && at[0] == "storage" && at[1] == "files" {
 		if value.IsValid() {
-			if r, ok := value.Interface().(types.Resource); ok && r.Source != nil {
+			if r, ok := reflect.TypeAssert[types.Resource](value); ok && r.Source != nil {
 				source = *r.Source
 			}
 		}
@@ -134,8 +134,8 @@ func fieldNames(kind reflect.Type) (names []string) {
 	return names
 }
 
-// nearest returns the name that was probably meant: the one with the fewest wrong letters, of which there may be two. It
-// returns "" where no name is near.
+// nearest returns the name that was probably meant: the one with the fewest wrong letters, of which there may be two.
+// It returns "" where no name is near.
 func nearest(name string, names []string) string {
 	best, least := "", 3
 	for _, n := range names {

@@ -37,7 +37,7 @@ func TestADecimalModeIsToldFromAnOctalOne(t *testing.T) {
 func TestTheVariantsOfButaneThatAreListedAreThere(t *testing.T) {
 	t.Parallel()
 	for _, v := range variants {
-		for _, version := range strings.Fields(strings.NewReplacer("to", "", "and", "").Replace(v.versions)) {
+		for version := range strings.FieldsSeq(strings.NewReplacer("to", "", "and", "").Replace(v.versions)) {
 			_, _, err := butane.TranslateBytes([]byte("variant: "+v.name+"\nversion: "+version+"\n"), common.TranslateBytesOptions{})
 			if _, unknown := errors.AsType[common.ErrUnknownVersion](err); unknown {
 				t.Error(err)

@@ -174,7 +174,7 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 func turned(p progress.Pool, desired string) []string {
 	names := []string{}
 	for i := range p.Nodes {
-		if n := &p.Nodes[i]; n.Moving() && n.Desired != desired {
+		if n := &p.Nodes[i]; n.Moving() && n.Desired != desired && p.Rules.Kept[n.Name] == nil {
 			names = append(names, n.Name)
 		}
 	}

@@ -175,7 +175,8 @@ func bypass(p *mcfgv1.MachineConfigPool, who, why string, now time.Time) (*chang
 	if target == "" {
 		return nil, "", fmt.Errorf("pool %s has no configuration yet", p.Name)
 	}
-	if was, err := api.Decode[*api.Bypass](p.Annotations, api.BypassKey); err == nil && was != nil && was.Config == target {
+	was, err := api.Decode[*api.Bypass](p.Annotations, api.BypassKey)
+	if err == nil && was != nil && was.Config == target {
 		return nil, fmt.Sprintf("pool %s takes %s without the rules of its RolloutPolicy already, by %s at %s (%s); that "+
 			"record stays", p.Name, target, was.By, was.Since.UTC().Format(time.RFC3339), was.Why), nil
 	}

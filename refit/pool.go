@@ -230,8 +230,8 @@ func rollbackSaid(p *mcfgv1.MachineConfigPool, pin api.Pin, resumed bool) string
 	case p.Spec.Paused && resumed:
 		said += "; the pool is no longer paused"
 	case p.Spec.Paused:
-		said += fmt.Sprintf("; but the pool is paused, so no node goes back yet: kubectl refit rollback %s --resume ends the "+
-			"pause and stays with the rollback (kubectl refit resume %s --keep-pin does the same)", p.Name, p.Name)
+		said += fmt.Sprintf("; but the pool is paused, so no node goes back yet: kubectl refit rollback %s --resume ends "+
+			"the pause and stays with the rollback (kubectl refit resume %s --keep-pin does the same)", p.Name, p.Name)
 	}
 	return said
 }

@@ -290,8 +290,8 @@ func (f *follower) result(r *progress.Report, now time.Time) error {
 }
 
 // errNoPools is the error where there is nothing to follow: most probably this is another cluster than was meant.
-var errNoPools = errors.New("the cluster has no MachineConfigPools, so nothing is rolled out here; is it the right one " +
-	"(kubectl config current-context)?")
+var errNoPools = errors.New("the cluster has no MachineConfigPools, so nothing is rolled out here; is it the right " +
+	"one (kubectl config current-context)?")
 
 // show shows the progress of the rollout.
 func (f *follower) show(r *progress.Report, now time.Time) {
@@ -349,10 +349,10 @@ func (f *follower) printHold(r *progress.Report, p progress.Pool, now time.Time,
 		}
 		detail = what + ": " + hold.Because
 	}
-	switch {
-	case what == mark.hold:
+	switch what {
+	case mark.hold:
 		return
-	case what == "":
+	case "":
 		f.line(now, r, p.Name, "", "Released", "", "no longer "+mark.hold)
 	default:
 		f.line(now, r, p.Name, "", "Held", "", detail)

@@ -62,8 +62,8 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached fro
 	cli.Root(cmd)
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	o.kube.AddFlags(cmd.PersistentFlags())
-	cmd.PersistentFlags().Lookup("namespace").Usage = "namespace of the daemon's Pods, whatever the context says (default " +
-		api.Namespace + ")"
+	cmd.PersistentFlags().Lookup("namespace").Usage = "namespace of the daemon's Pods, whatever the context says " +
+		"(default " + api.Namespace + ")"
 	cmd.AddCommand(statusCommand(o), explainCommand(o), watchCommand(o), planCommand(o), diffCommand(o),
 		pauseCommand(o), resumeCommand(o), rollbackCommand(o), approveCommand(o), bypassCommand(o),
 		holdCommand(o), releaseCommand(o), skipCommand(o), retryCommand(o), quarantineCommand(o))

@@ -151,7 +151,8 @@ for a comment of a pull request.`,
 	cmd.Flags().StringSliceVar(&p.Deletions, "delete", nil, "MachineConfig to plan without; may be repeated")
 	cmd.Flags().BoolVar(&p.Prune, "prune", false, "plan without the pool's MachineConfigs that are in no file")
 	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "labels of what --prune may delete, all if empty")
-	cmd.Flags().BoolVar(&p.Strict, "strict", false, "refuse documents that there is a warning about, such as unknown fields")
+	cmd.Flags().BoolVar(&p.Strict, "strict", false,
+		"refuse documents that there is a warning about, such as unknown fields")
 	cmd.Flags().StringVar(&p.Diff, "diff", refit.DiffShort,
 		"how much is shown of what differs in files: short, all or none; JSON and Markdown have all unless none")
 	return cmd

@@ -233,7 +233,9 @@ func decide(in input) decision {
 // doubted returns the condition RenderWarning. The second result is false where there is nothing to say, and was not
 // before.
 func doubted(in input) (mcfgv1.MachineConfigPoolCondition, bool) {
-	c := mcfgv1.MachineConfigPoolCondition{Type: api.PoolRenderWarning, Status: corev1.ConditionFalse, Reason: reasonRendered}
+	c := mcfgv1.MachineConfigPoolCondition{
+		Type: api.PoolRenderWarning, Status: corev1.ConditionFalse, Reason: reasonRendered,
+	}
 	if in.rendering == nil {
 		return c, false
 	}

@@ -40,7 +40,7 @@ func unreachable(
 		if err != nil {
 			return nil, fmt.Errorf("comparing MachineConfig/%s with MachineConfig/%s: %w", c.Name, to.Name, err)
 		}
-		found := append(p.Unreconcilable, plan.InImage(c, to)...)
+		found := slices.Concat(p.Unreconcilable, plan.InImage(c, to))
 		if len(found) == 0 {
 			return nil, nil
 		}

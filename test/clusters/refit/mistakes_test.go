@@ -199,7 +199,7 @@ var people = []mistake{
 	{"a pool misspelt, paused", plugin + " pause slpi", nil, 1, []string{"there is no MachineConfigPool slpi"}},
 	{"a pool misspelt, planned", plugin + " plan slpi -f a.yaml", one(aFile(good)), 1, []string{"there is no MachineConfigPool slpi"}},
 	{"no pool", plugin + " pause", nil, 2, []string{"POOL is needed"}},
-	{"two pools", plugin + " pause slip held", nil, 2, []string{`unexpected argument "held"`}},
+	{"two pools", plugin + " pause slip stopped", nil, 2, []string{`unexpected argument "stopped"`}},
 	{"a format that is none", plugin + " status -o yml", nil, 2, []string{`"yml" is not one of text, json`}},
 	{"another namespace", plugin + " explain slip -n shop", nil, 0, []string{"warning: whether daemons run: not known: namespace shop has none", "-n names the namespace of these Pods", "MachineConfigPool slip: Updating"}},
 	{"a plan of nothing", plugin + " plan slip -f", nil, 2, []string{"flag needs an argument", "-f"}},
@@ -223,19 +223,24 @@ var people = []mistake{
 	{"an approval again", plugin + " approve careful --why again", nil, 0, []string{"was approved already, by jane at 2026-03-01T12:00:00Z; that record stays", "why     tested"}},
 	{"an approval of another digest", plugin + " approve careful --digest sha256:y", nil, 1, []string{"the nodes have staged no OS, and not sha256:y"}},
 	{"a reason without end", plugin + " approve careful --why " + strings.Repeat("x", 501), nil, 2, []string{"--why: 501 bytes"}},
-	{"a pause again", plugin + " pause held", nil, 0, []string{"pool held is paused already"}},
+	{"a hold without a reason", plugin + " hold slip-1", nil, 2, []string{"--why"}},
+	{"a hold of a node misspelt", plugin + " hold slpi-1 --why x", nil, 1, []string{"slpi-1"}},
+	{"a hold for a time that is none", plugin + " hold slip-1 --why x --for soon", nil, 2, []string{"--for", "soon"}},
+	{"a release of nothing", plugin + " release slip-1", nil, 0, []string{"slip-1"}},
+	{"a retry of nothing", plugin + " retry slip-1", nil, 1, []string{"slip-1"}},
+	{"a pause again", plugin + " pause stopped", nil, 0, []string{"pool stopped is paused already"}},
 	{"a resumption of nothing", plugin + " resume slip", nil, 0, []string{"pool slip is neither paused nor held by a rollback"}},
 	{"a rollback to nothing", plugin + " rollback first", nil, 1, []string{"had no other configuration", "name one with --to"}},
-	{"a rollback to another pool's", plugin + " rollback slip --to rendered-held-0123456789abcdef0123456789abcdef", nil, 2, []string{"is not a rendered configuration of pool slip (it had: rendered-slip-"}},
+	{"a rollback to another pool's", plugin + " rollback slip --to rendered-stopped-0123456789abcdef0123456789abcdef", nil, 2, []string{"is not a rendered configuration of pool slip (it had: rendered-slip-"}},
 	{"a rollback to one that is gone", plugin + " rollback slip --to rendered-slip-0123456789abcdef0123456789abcdef", nil, 1, []string{"there is no MachineConfig rendered-slip-0123456789abcdef0123456789abcdef in the cluster"}},
-	{"a rollback of a paused pool", plugin + " rollback held", nil, 0, []string{"but the pool is paused, so no node goes back yet: kubectl refit rollback held --resume"}},
-	{"and what that names", plugin + " rollback held --resume", nil, 0, []string{"pool held is no longer paused"}},
+	{"a rollback of a paused pool", plugin + " rollback stopped", nil, 0, []string{"but the pool is paused, so no node goes back yet: kubectl refit rollback stopped --resume"}},
+	{"and what that names", plugin + " rollback stopped --resume", nil, 0, []string{"pool stopped is no longer paused"}},
 	{"a lift of nothing", plugin + " quarantine lift slip", nil, 1, []string{"slip"}},
 	{"a quarantine of what", plugin + " quarantine", nil, 2, []string{"quarantine list or quarantine lift is needed"}},
 	{"a watch of no pools", plugin + " watch --kubeconfig $EMPTY", nil, 1, []string{"the cluster has no MachineConfigPools", "kubectl config current-context"}},
 	{"a status of no pools", plugin + " status --kubeconfig $EMPTY", nil, 0, []string{"There are no MachineConfigPools."}},
 	{"a cluster without Noderefit", plugin + " status --kubeconfig $BARE", nil, 1, []string{"Noderefit is not installed here"}},
-	{"a login that is over", plugin + " status --kubeconfig $LOGIN", nil, 1, []string{"Unauthorized"}},
+	{"a login that is over", plugin + " status --kubeconfig $LOGIN", nil, 1, []string{http.StatusText(http.StatusUnauthorized)}},
 	{"a server that is down", plugin + " status --kubeconfig $DOWN", nil, 1, []string{"connection refused"}},
 	{"somebody without rights", plugin + " status --as nobody", nil, 1, []string{`not allowed: User "nobody" cannot list resource`}},
 	{"a kubeconfig that is not there", plugin + " status --kubeconfig gone", nil, 1, []string{"reading the kubeconfig", "gone"}},
@@ -291,7 +296,7 @@ var lists = map[string]string{
 
 // scene makes the pools that the rows name.
 func (l *lab) scene() {
-	for _, pool := range []string{"slip", "held", "first", "careful"} {
+	for _, pool := range []string{"slip", "stopped", "first", "careful"} {
 		was := l.config(pool, "50-"+pool, "/etc/motd", "a")
 		now := l.config(pool, "50-"+pool, "/etc/motd", "b")
 		a, b := l.render(pool, was), l.render(pool, now)
@@ -301,7 +306,7 @@ func (l *lab) scene() {
 			had = b
 		}
 		l.pool(pool, b, had, func(p *mcfgv1.MachineConfigPool) {
-			p.Spec.Paused = pool == "held"
+			p.Spec.Paused = pool == "stopped"
 			if pool == "careful" {
 				p.Annotations[api.ApprovedKey] = api.Encode(api.Approval{
 					Config: b, By: "jane", Why: "tested", Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
