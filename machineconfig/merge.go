@@ -137,8 +137,9 @@ func unheardOf(pool string, docs *Documents) (text, near string) {
 		slices.Sort(names)
 		return cmp.Or(strings.Join(slices.Compact(names), ", "), "none")
 	}
-	return fmt.Sprintf("there is neither a %s of that name nor a %s with that role; pools are: %s; roles are: %s", kindPool,
-		kindConfig, known(pools), known(roles)), nearest(pool, slices.Concat(pools, roles))
+	text = fmt.Sprintf("there is neither a %s of that name nor a %s with that role; pools are: %s; roles are: %s",
+		kindPool, kindConfig, known(pools), known(roles))
+	return text, nearest(pool, slices.Concat(pools, roles))
 }
 
 func describe(s labels.Selector) string {
