@@ -54,6 +54,17 @@ func (i Installer) Units() error {
 	return nil
 }
 
+// Wants returns what Units puts, as wants of this host. A place that can't be resolved is found by whoever uses them.
+func (i Installer) Wants() []files.Want {
+	wants := Wants()
+	for n := range wants {
+		if at, err := i.Root.Resolve(wants[n].Path); err == nil {
+			wants[n].Node.Label = i.Labels.Of(at, wants[n].Node.Type)
+		}
+	}
+	return wants
+}
+
 // put makes one of the agent's own paths as wanted, by a rename. A path that does not differ is left alone.
 func (i Installer) put(w files.Want) error {
 	at, err := i.Root.Resolve(w.Path)

@@ -187,6 +187,29 @@ func (u hostUnit) dropin() string {
 		"Environment=PATH=" + ostree.SearchPath + "\n"
 }
 
+// ImageUnits returns the texts of the units, by name, that an image with a transient /etc must have itself. Recovery puts
+// the host's own ones over them in each boot. A host that no agent has ever worked on skips both. Recovery writes what
+// systemd-tmpfiles reads, and so comes before it.
+func ImageUnits() map[string]string {
+	out := map[string]string{}
+	for _, name := range BootUnits {
+		u := hostUnits[name]
+		u.conditions = "ConditionPathExists=" + transaction.RecordPath + "\n"
+		u.unit = strings.Replace(u.unit, "After=local-fs.target systemd-tmpfiles-setup.service\n",
+			"After=local-fs.target\nBefore=systemd-tmpfiles-setup.service\n", 1)
+		out[name] = u.file()
+	}
+	return out
+}
+
+// Wakers returns what ostree looks for of ImageUnits in an image.
+func Wakers() (out []ostree.Waker) {
+	for _, name := range BootUnits {
+		out = append(out, ostree.Waker{Name: name, Command: strings.Join(BootCommand(name), " "), WantedBy: plan.WantedBy()})
+	}
+	return out
+}
+
 const takenBackOfUnits = `ConditionPathExists=
 AssertPathExists=
 RefuseManualStart=no

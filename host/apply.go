@@ -336,6 +336,9 @@ func (h *Host) rebootHeld(ctx context.Context, a *attempt) error {
 // policy of that tree count.
 func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
 	v := layout.View{Host: h.root, Tree: tree}
+	if h.transient {
+		return layout.Booted(v, u.cfg)
+	}
 	c, err := layout.Make(v, u.cfg, u.old, u.made)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.cfg.Name, err)

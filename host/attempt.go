@@ -194,7 +194,7 @@ func (h *Host) recallLine(ctx context.Context, a *attempt) error {
 }
 
 func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
-	v := layout.View{Host: h.root}
+	v := h.view()
 	if a.record.Committed != nil {
 		a.made = a.record.Committed.Made
 	}
@@ -283,6 +283,14 @@ func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	if h.plain != nil {
 		if err := a.compiled.Writable(); err != nil {
 			return err
+		}
+	}
+	if h.transient {
+		if err := transaction.WrittenInTime(h.root, a.compiled.Wants); err != nil {
+			return &UnreachableError{Err: err}
+		}
+		if _, err := h.road(ctx); err != nil && !u.reboot {
+			return fmt.Errorf("this change would be lost with the boot: %w", err)
 		}
 	}
 	switch {

@@ -131,7 +131,7 @@ type delivering struct {
 // deliver prepares the change by the rules of an update, for these paths alone. A path that is not delivered any more
 // gets the configuration's content, the vendor's, or what an admin had there before.
 func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*delivering, error) {
-	v := layout.View{Host: h.root}
+	v := h.view()
 	next, before := now.over(cfg), old.over(cfg)
 	if next == before {
 		same := *cfg

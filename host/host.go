@@ -85,6 +85,8 @@ type Host struct {
 	root *files.Root
 	os   OS
 	live bool // the tree is the running system
+	// transient means that /etc ends with each boot, and recovery writes the configuration into the next one.
+	transient bool
 	// composefs is how the host boots where bootc runs it without ostree. Its journal carries everything.
 	composefs bootc.Composefs
 	plain     *ostree.Plain
@@ -163,6 +165,7 @@ func (h *Host) open(backend OS) error {
 	}
 	if h.os != OSNone {
 		h.plain, h.grub = ostree.NewPlain(ostree.Exec, "/"), ostree.NewGRUB("/", files.OverwriteRemounted)
+		h.plain.Wakers = agent.Wakers()
 		h.deployments = &rpmostree.Deployments{Plain: h.plain}
 		h.tools = &ostree.Tools{Units: h.units, Root: "/"}
 		progress := h.pullSays
@@ -180,6 +183,11 @@ func (h *Host) open(backend OS) error {
 		}
 	}
 	var err error
+	if h.plain != nil {
+		if h.transient, err = h.plain.TransientEtc(); err != nil {
+			return err
+		}
+	}
 	h.labels, err = h.root.Labels()
 	if err != nil {
 		return fmt.Errorf("reading SELinux policy: %w", err)
@@ -309,6 +317,9 @@ func (h *Host) engine() *transaction.Engine {
 	}
 	if h.deployments != nil && h.deployments.Driver != nil {
 		e.Etc, e.Unfinished = h.bootedEtc, h.deployments.Driver.FailedFinalization
+	}
+	if h.transient {
+		e.BootEtc = h.bootEtc
 	}
 	if h.services != nil {
 		e.Services, e.Prove, e.Unheld = h.services, h.verdictLive, h.unheld

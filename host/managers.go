@@ -9,8 +9,6 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -43,7 +41,7 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 			s.Texts[unit] = string(text)
 		}
 	}
-	if s.Processes, err = h.processes(); err != nil {
+	if s.Processes, err = rivals.Processes(h.root.ReadDir, h.root.ReadFile); err != nil {
 		return err
 	}
 	config, err := h.root.ReadFile(rivals.RPMOSTreeConfig)
@@ -62,23 +60,4 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 		return &Refused{Err: errors.New(who)}
 	}
 	return nil
-}
-
-// processes returns the command lines of all running processes; the kernel's threads have none.
-func (h *Host) processes() ([][]string, error) {
-	names, err := h.root.ReadDir("/proc")
-	if err != nil {
-		return nil, fmt.Errorf("listing processes: %w", err)
-	}
-	var out [][]string
-	for _, name := range names {
-		if _, err := strconv.Atoi(name); err != nil {
-			continue
-		}
-		line, err := h.root.ReadFile("/proc/" + name + "/cmdline")
-		if err == nil && len(line) > 0 { // a process that has ended meanwhile is left out
-			out = append(out, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
-		}
-	}
-	return out, nil
 }

@@ -225,7 +225,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 		a.drift = nil // apply would refuse such a host
 	}
 	var left []plan.Left
-	v := layout.View{Host: h.root}
+	v := h.view()
 	if c, err := layout.Make(v, a.cfg, a.old, nil); err == nil {
 		if a.differing, err = differing(v, c.Wants); err != nil {
 			return nil, err

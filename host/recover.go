@@ -22,6 +22,9 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 	if err := h.contradicts(r); err != nil {
 		return h.result(ctx, res, r), err
 	}
+	if h.transient && h.services != nil {
+		h.services.early = &early{unit: transaction.RecoverUnit, say: h.say}
+	}
 	out, err := h.engine().Recover(ctx, r)
 	switch {
 	case out.Rebooting:

@@ -101,7 +101,7 @@ func (h *Host) planRepair(r *transaction.Record, cfg *machineconfig.Config, poli
 	})
 	p.Reboot, p.Drain, p.SoftReboot = false, false, false
 	res.Plan = p
-	c, err := layout.Make(layout.View{Host: h.root}, cfg, cfg, r.Committed.Made)
+	c, err := layout.Make(h.view(), cfg, cfg, r.Committed.Made)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}

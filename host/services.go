@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -109,6 +108,11 @@ func (s *services) Start(ctx context.Context, unit string) error {
 	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStart(ctx, unit) })
 }
 
+// Stop stops a unit, also one that waits for its start.
+func (s *services) Stop(ctx context.Context, unit string) error {
+	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.Stop(ctx, unit) })
+}
+
 // Reboot shuts the host down in an orderly way, even if a program inhibits a shutdown, because this reboot leaves a bad
 // configuration. Where that configuration has broken the orderly way, Reboot forces the reboot. A shutdown that does
 // not end is forced too.
@@ -152,10 +156,7 @@ func (s *services) inhibited(ctx context.Context) error {
 	})
 }
 
-const (
-	kubeletUnit    = "kubelet.service"
-	kubeletHealthz = "http://127.0.0.1:10248/healthz"
-)
+const kubeletUnit = "kubelet.service"
 
 // baseline returns what does not work before the update. A node that was not ready need not be ready after the update;
 // a node without a report counts as ready.
@@ -178,7 +179,7 @@ func (h *Host) baseline(ctx context.Context, cluster bool) (transaction.Baseline
 		b.KubeletActive = err == nil && states[kubeletUnit] == "active"
 		return err
 	})
-	b.KubeletHealthy = b.KubeletActive && kubeletHealthy(ctx) == nil
+	b.KubeletHealthy = b.KubeletActive && transaction.KubeletHealthy(ctx) == nil
 	return b, err
 }
 
@@ -191,24 +192,6 @@ func (h *Host) states(ctx context.Context, units []string) (map[string]string, e
 		return err
 	})
 	return out, err
-}
-
-func kubeletHealthy(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, kubeletHealthz, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", kubeletHealthz, resp.Status)
-	}
-	return nil
 }
 
 // kubeletCheck is the name of the check after which the check of the node runs.
@@ -246,7 +229,7 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
 				return err
 			})
 			if err == nil && b.KubeletHealthy {
-				err = kubeletHealthy(ctx)
+				err = transaction.KubeletHealthy(ctx)
 			}
 			return err
 		}})

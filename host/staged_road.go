@@ -23,6 +23,9 @@ func (h *Host) road(ctx context.Context) (transaction.Road, error) {
 		return transaction.RoadTree, nil
 	}
 	road, why, err := chooseBootRoad(h.os, h.plain.Supported(ctx))
+	if err == nil && h.transient {
+		why = "/etc is transient, and recovery writes the configuration into it in each boot"
+	}
 	switch {
 	case err != nil:
 		h.way = "none: " + err.Error()
@@ -173,4 +176,16 @@ func (h *Host) bootedEtc(_ context.Context, r *transaction.Record) ([]files.Want
 	}
 	wants, err := c.Below("/etc")
 	return wants, slices.Compact(drifted), err
+}
+
+func (h *Host) view() layout.View { return layout.View{Host: h.root, Transient: h.transient} }
+
+// bootEtc returns the paths of a revision in a transient /etc that has just begun, with the agent's own units.
+func (h *Host) bootEtc(rev *transaction.Revision) ([]files.Want, error) {
+	cfg, err := h.revision(rev)
+	if err != nil {
+		return nil, err
+	}
+	wants, err := layout.Booted(h.view(), cfg)
+	return append(wants, h.installer().Wants()...), err
 }

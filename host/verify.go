@@ -169,7 +169,7 @@ func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 
 // compared also returns the compared wants.
 func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error) {
-	v := layout.View{Host: h.root}
+	v := h.view()
 	c, err := layout.Make(v, cfg, cfg, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", cfg.Name, err)

@@ -22,6 +22,8 @@ import (
 // these suffixes.
 const (
 	origDir = transaction.ConfigDir + "/orig"
+	// lastingOrigDir is the same for paths outside a transient /etc.
+	lastingOrigDir = transaction.StateDir + "/orig"
 	// origSuffix marks the whole file, link or directory.
 	origSuffix = ".mcdorig"
 	// modeSuffix marks an empty file with the mode and owner of a file whose bytes no configuration took over. These bytes
@@ -31,9 +33,17 @@ const (
 	linksSuffix = ".mcdlinks"
 )
 
-func origPath(at string) string { return origDir + at + origSuffix }
+func (c *Layout) origPath(at string) string { return c.origOf(at) + at + origSuffix }
 
-func modePath(at string) string { return origDir + at + modeSuffix }
+func (c *Layout) modePath(at string) string { return c.origOf(at) + at + modeSuffix }
+
+// origOf returns where the original of a path is kept, which lasts as long as the place of the path does.
+func (c *Layout) origOf(at string) string {
+	if c.view.Transient && !under(at, "/etc") {
+		return lastingOrigDir
+	}
+	return origDir
+}
 
 func linksPath(unit string) string { return origDir + path.Join(systemd.UnitDir, unit) + linksSuffix }
 
@@ -98,9 +108,9 @@ func liftsMask(u machineconfig.Unit) bool { return u.Contents == "" && u.Mask !=
 // returns finds the node that replaces a path which no configuration has any more: the vendor's default, or else the
 // admin's own node, or else nothing.
 func (c *Layout) returns(at string) (files.Node, error) {
-	sources := []string{origPath(at)}
+	sources := []string{c.origPath(at)}
 	if under(at, "/etc") {
-		sources = []string{vendorPath(at), origPath(at)}
+		sources = []string{vendorPath(at), c.origPath(at)}
 	}
 	for _, src := range sources {
 		n, err := c.node(src)
@@ -132,7 +142,7 @@ func (c *Layout) letGo(w files.Want) error {
 	if w.Node, err = c.returns(at); err != nil {
 		return err
 	}
-	return errors.Join(c.want(w), c.drop(origPath(at)))
+	return errors.Join(c.want(w), c.drop(c.origPath(at)))
 }
 
 // letGoMode gives up a file whose bytes were never the configuration's. The bytes stay. letGoMode reports whether
@@ -142,7 +152,7 @@ func (c *Layout) letGoMode(w files.Want, at string) (bool, error) {
 	if err != nil || found.Type != files.Regular {
 		return false, err
 	}
-	kept, err := c.view.Inspect(modePath(at))
+	kept, err := c.view.Inspect(c.modePath(at))
 	if err != nil {
 		return false, err
 	}
@@ -154,7 +164,7 @@ func (c *Layout) letGoMode(w files.Want, at string) (bool, error) {
 		}
 		if size == 0 {
 			w.Node, w.IfEmpty = back, true
-			return true, errors.Join(c.want(w), c.drop(origPath(at)))
+			return true, errors.Join(c.want(w), c.drop(c.origPath(at)))
 		}
 		kept = found
 	} else if under(at, "/etc") {
@@ -167,7 +177,7 @@ func (c *Layout) letGoMode(w files.Want, at string) (bool, error) {
 		}
 	}
 	w.Node = files.Node{Type: files.Regular, Mode: kept.Mode, UID: kept.UID, GID: kept.GID, AnyData: true}
-	return true, errors.Join(c.want(w), c.drop(modePath(at)))
+	return true, errors.Join(c.want(w), c.drop(c.modePath(at)))
 }
 
 // releaseMasks restores masks that an admin had made and a configuration had lifted, where the path is free by now.
@@ -193,7 +203,7 @@ func (c *Layout) releaseMasks() error {
 				return err
 			}
 		}
-		if err := c.drop(origPath(w.Path)); err != nil {
+		if err := c.drop(c.origPath(w.Path)); err != nil {
 			return err
 		}
 	}
@@ -206,7 +216,7 @@ func (c *Layout) lifted(unit string) (files.Node, error) {
 	if n, err := c.view.Inspect(at); err != nil || n.Type != files.Absent {
 		return files.Node{Type: files.Absent}, err
 	}
-	return c.node(origPath(at))
+	return c.node(c.origPath(at))
 }
 
 // drop removes a kept original, once the original is restored or something else has replaced it.
@@ -319,7 +329,7 @@ func (c *Layout) keepOriginal(w files.Want, at string) error {
 	if taken, err := c.takenOver(w); err != nil || !taken || c.linkedByOld(at) {
 		return err
 	}
-	for _, other := range []string{origPath(at), vendorPath(at)} {
+	for _, other := range []string{c.origPath(at), vendorPath(at)} {
 		if other == vendorPath(at) && !under(at, "/etc") {
 			continue
 		}
@@ -338,13 +348,17 @@ func (c *Layout) keepOriginal(w files.Want, at string) error {
 	case w.Kind == "sshkeys" && (found.Type != files.Regular || found.UID != w.Node.UID && found.UID != 0):
 		return nil // a file of a third user is no earlier key file
 	}
-	return c.keep(origPath(at), found)
+	return c.keep(c.origPath(at), found)
 }
 
 // keep keeps what an admin had. A kept file below origDir keeps its owner, but only root can reach it: a user could
 // otherwise continue to write to a file that was theirs.
 func (c *Layout) keep(name string, n files.Node) error {
-	return errors.Join(c.want(files.Want{Path: origDir, Node: files.Node{Type: files.Directory, Mode: 0o700}}),
+	dir := origDir
+	if under(name, lastingOrigDir) {
+		dir = lastingOrigDir
+	}
+	return errors.Join(c.want(files.Want{Path: dir, Node: files.Node{Type: files.Directory, Mode: 0o700}}),
 		c.want(files.Want{Path: name, Node: n}))
 }
 
@@ -364,7 +378,7 @@ func (c *Layout) keepMode(w files.Want, at string, found files.Node, size int64)
 	if err != nil || !taken && size == 0 {
 		return err
 	}
-	return c.keep(modePath(at), files.Node{Type: files.Regular, Mode: found.Mode, UID: found.UID, GID: found.GID})
+	return c.keep(c.modePath(at), files.Node{Type: files.Regular, Mode: found.Mode, UID: found.UID, GID: found.GID})
 }
 
 // handOver handles a file that the old configuration has with contents and the new one without, or the other way round.
@@ -376,14 +390,14 @@ func (c *Layout) handOver(w files.Want, at string) error {
 		}
 		i := c.at[at]
 		c.Wants[i].Node.Data, c.Wants[i].Node.AnyData = back.Data, false
-		return errors.Join(c.drop(origPath(at)),
-			c.keep(modePath(at), files.Node{Type: files.Regular, Mode: back.Mode, UID: back.UID, GID: back.GID}))
+		return errors.Join(c.drop(c.origPath(at)),
+			c.keep(c.modePath(at), files.Node{Type: files.Regular, Mode: back.Mode, UID: back.UID, GID: back.GID}))
 	}
 	found, err := c.node(w.Path)
 	if err != nil || found.Type != files.Regular {
 		return err
 	}
-	kept, err := c.view.Inspect(modePath(at))
+	kept, err := c.view.Inspect(c.modePath(at))
 	if err != nil {
 		return err
 	}
@@ -394,9 +408,9 @@ func (c *Layout) handOver(w files.Want, at string) error {
 	}
 	back, err := c.returns(at)
 	if err == nil && back.Type == files.Absent {
-		err = c.keep(origPath(at), found)
+		err = c.keep(c.origPath(at), found)
 	}
-	return errors.Join(err, c.drop(modePath(at)))
+	return errors.Join(err, c.drop(c.modePath(at)))
 }
 
 // keepMisplaced keeps a file that makes room for an enablement link: systemd ignores a file there.
@@ -557,7 +571,7 @@ func (c *Layout) releaseLinks(released []string) error {
 		if err != nil {
 			return err
 		}
-		n, err := c.node(origPath(at))
+		n, err := c.node(c.origPath(at))
 		if err != nil {
 			return err
 		}
@@ -565,7 +579,7 @@ func (c *Layout) releaseLinks(released []string) error {
 			continue
 		}
 		c.Wants[i].Node, c.Wants[i].Aspect = n, ""
-		if err := c.drop(origPath(at)); err != nil {
+		if err := c.drop(c.origPath(at)); err != nil {
 			return err
 		}
 	}

@@ -33,6 +33,16 @@ func (c *Layout) Below(dir string) ([]files.Want, error) {
 	return c.where(func(at string) bool { return under(at, dir) })
 }
 
+// Booted returns what a configuration wants in an /etc that each boot begins anew, from the image's. Nothing of another
+// configuration is to be released there, and nothing of an admin's is to be kept.
+func Booted(v View, cfg *machineconfig.Config) ([]files.Want, error) {
+	c, err := Make(v, cfg, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
+	}
+	return c.where(func(at string) bool { return under(at, "/etc") && !under(at, origDir) })
+}
+
 // where returns the wants with a place that fits accepts.
 func (c *Layout) where(fits func(at string) bool) ([]files.Want, error) {
 	places, err := c.view.places(c.Wants)
@@ -80,7 +90,7 @@ func (c *Layout) Only(some []machineconfig.Delivery, made []string) error {
 		if err != nil {
 			return fmt.Errorf("file %s: %w", f.Path, err)
 		}
-		about[f.Path], about[origPath(at)] = true, true
+		about[f.Path], about[c.origPath(at)] = true, true
 	}
 	for _, dir := range made {
 		about[dir] = true

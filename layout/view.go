@@ -14,6 +14,8 @@ import (
 type View struct {
 	Host *files.Root
 	Tree *files.Root // nil: the host's own tree
+	// Transient means that /etc ends with each boot.
+	Transient bool
 }
 
 // carries reports whether a deployment carries the place, which is a resolved path. A deployment has its own /etc, and

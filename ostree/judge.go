@@ -71,6 +71,11 @@ func (p *Plain) Judge(ctx context.Context, checksum string, arguments []string) 
 			return err
 		}
 	}
+	if here.transient {
+		if err := p.judgeWakers(ctx, doing, checksum); err != nil {
+			return err
+		}
+	}
 	return p.judgePrograms(ctx, doing, checksum)
 }
 
@@ -83,6 +88,7 @@ type rootHere struct {
 	composefs bool   // ostree can make the image of a composefs root
 	unasked   bool   // ostree makes one only where the configuration of the repository asks, which it does not
 	verity    bool   // the file system of the repository has fs-verity
+	transient bool   // the running /etc is transient
 }
 
 func (p *Plain) rootHere(ctx context.Context) (here rootHere, err error) {
@@ -121,14 +127,22 @@ func (p *Plain) rootHere(ctx context.Context) (here rootHere, err error) {
 		here.unasked = !isTrue(wanted) && wanted != "maybe"
 	}
 	here.verity = hasVerity(p.host("/ostree/repo/config"))
-	return here, nil
+	here.transient, err = p.TransientEtc()
+	return here, err
 }
 
-// judgeEtc returns why no deployment would keep an /etc of its own, nil if each one does. own and given are the two
-// files of the commit.
+// judgeEtc returns why an image's /etc is not of the same kind as the host's: each deployment's own, or transient. own
+// and given are the two files of the commit.
 func judgeEtc(own, given groups, here rootHere) error {
 	const lost = "no deployment keeps an /etc of its own, so this host could not be taken back to a configuration"
 	const option, do = "etc.transient", "use an image without it"
+	if here.transient {
+		if !isTrue(own["etc"]["transient"]) || given["etc"]["transient"] != "" && !isTrue(given["etc"]["transient"]) {
+			return &Unfit{ownRootConfig, option, "the host's /etc is transient and the image's would not be, so " +
+				"the two could not be each other's way back", "use an image with it, or install the host anew"}
+		}
+		return nil
+	}
 	if isTrue(given["etc"]["transient"]) && !here.kept {
 		return &Unfit{givenRootConfig, option, lost, do}
 	}

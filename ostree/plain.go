@@ -31,6 +31,8 @@ type Plain struct {
 	// PullDelays are the pauses between attempts to pull that fail because of the network. One more attempt follows the
 	// last pause.
 	PullDelays []time.Duration
+	// Wakers are the units that an image with a transient /etc must have: nothing in /etc starts them there.
+	Wakers []Waker
 	// textOnly is set once the tool has refused --json, and version once the tool has reported it. The tool is in /usr and
 	// does not change under a running system.
 	textOnly atomic.Bool
@@ -124,8 +126,20 @@ func (p *Plain) Supported(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if isTrue(prepare["etc"]["transient"]) {
-		return refuse(TransientEtc, "prepare-root.conf has etc.transient: no deployment keeps an /etc of its own")
+	transient, err := p.TransientEtc()
+	if err != nil {
+		return err
+	}
+	if isTrue(prepare["etc"]["transient"]) && !transient {
+		return refuse(TransientEtc, "prepare-root.conf has etc.transient: the next deployment would not keep the /etc of this one")
+	}
+	if transient {
+		if lacks, err := p.wakes(); err != nil {
+			return err
+		} else if lacks != "" {
+			return refuse(TransientEtc, "/etc is transient, and the image has no "+lacks+", which brings the configuration "+
+				"back in each boot: "+wakingHint)
+		}
 	}
 	version, err := p.Version(ctx)
 	if err != nil {
@@ -538,6 +552,11 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 	if older(version, needsVersionSoft) {
 		return refuse(TooOld,
 			fmt.Sprintf("ostree is %s, and %s is the first with soft reboots", version, needsVersionSoft))
+	}
+	if transient, err := p.TransientEtc(); err != nil {
+		return err
+	} else if transient {
+		return refuse(TransientEtc, "/etc is transient, and what the boot before left in /run would count")
 	}
 	prepare, err := p.prepareRoot()
 	if err != nil {

@@ -48,6 +48,8 @@ type Services interface {
 	Act(ctx context.Context, a plan.Action, gone bool) error
 	// Start queues the start of a unit.
 	Start(ctx context.Context, unit string) error
+	// Stop stops a unit, also one that waits for its start.
+	Stop(ctx context.Context, unit string) error
 	Reboot(ctx context.Context) error
 }
 
@@ -69,6 +71,9 @@ type Engine struct {
 	// Etc returns what the pending configuration wants in the /etc that has booted, and those paths of the wants that
 	// another program changed. It is called on the first boot of the staged road.
 	Etc func(ctx context.Context, r *Record) (wants []files.Want, drifted []string, err error)
+	// BootEtc, where the running /etc is transient, returns what a revision wants in the /etc of a boot that began with the
+	// image's, the agent's own units among it. It is nil where each deployment keeps an /etc of its own.
+	BootEtc func(rev *Revision) ([]files.Want, error)
 	// Unfinished returns why ostree could not make the staged deployment bootable at the last shutdown, "" where ostree
 	// could.
 	Unfinished func(ctx context.Context) (string, error)
@@ -157,6 +162,7 @@ func (e *Engine) journal(id string) (*journal, error) {
 	j, err := readJournal(e.Root, id)
 	if j != nil {
 		j.left = e.left
+		e.outlived(j)
 	}
 	return j, err
 }

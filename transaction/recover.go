@@ -24,6 +24,14 @@ type Outcome struct {
 // Recover reads the boot record and finishes or undoes an interrupted update. On a host without an interrupted update,
 // it reads two small files and returns.
 func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
+	o, err := e.recover(ctx, r)
+	if o.Rebooting || e.BootEtc == nil || ctx.Err() != nil {
+		return o, err
+	}
+	return o, errors.Join(err, e.rewriteEtc(ctx, r, o.Do))
+}
+
+func (e *Engine) recover(ctx context.Context, r *Record) (Outcome, error) {
 	s, err := e.situation(ctx, r)
 	if err != nil {
 		return Outcome{}, err
@@ -249,7 +257,7 @@ func (e *Engine) recoverForward(ctx context.Context, r *Record) error {
 		return e.finish(ctx, r, j)
 	}
 	j.Actions = nil // the services start after the cut, with the files that are there now
-	if !r.Pending.Verdict {
+	if !r.Pending.Verdict && e.BootEtc == nil {
 		return errors.Join(e.finish(ctx, r, j), e.restartBoot(ctx, j))
 	}
 	return e.firstBoot(ctx, r, situation{BootID: e.BootID, Uptime: e.Uptime()})
@@ -303,6 +311,10 @@ func (e *Engine) complete(ctx context.Context, r *Record) error {
 	}
 	if j == nil {
 		return e.GoBack(ctx, r, errJournalLost.Error(), true)
+	}
+	err = e.writeBootEtc(ctx, &r.Pending.Revision)
+	if err != nil {
+		return e.GoBack(ctx, r, err.Error(), true)
 	}
 	etc, err := e.etcJournal(ctx, r)
 	if err == nil {

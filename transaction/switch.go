@@ -53,7 +53,7 @@ func (e *Engine) BootBy(r *Record, how SoftReboot) error {
 // changed meanwhile.
 func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Switch) (ostree.Deployment, error) {
 	for try := 1; ; try++ {
-		stamps, err := e.Root.Stamps("/etc")
+		stamps, err := e.stamps()
 		if err != nil {
 			return ostree.Deployment{}, err
 		}
@@ -103,8 +103,16 @@ func (e *Engine) EtcMoved(p *Pending) (bool, error) {
 	if p.Road != RoadSwitch {
 		return false, nil // ostree merges /etc at the shutdown
 	}
-	stamps, err := e.Root.Stamps("/etc")
+	stamps, err := e.stamps()
 	return err == nil && digestOf(stamps) != p.Etc, err
+}
+
+// stamps returns what tells whether the running /etc was written to: nothing, where no deployment is merged from it.
+func (e *Engine) stamps() (map[string]string, error) {
+	if e.BootEtc != nil {
+		return nil, nil
+	}
+	return e.Root.Stamps("/etc")
 }
 
 func digestOf(stamps map[string]string) string {
@@ -118,7 +126,7 @@ func digestOf(stamps map[string]string) string {
 // moved returns a path of the running /etc that has changed, "" where no path has. A path that only root can change is
 // preferred.
 func (e *Engine) moved(before map[string]string) (string, error) {
-	after, err := e.Root.Stamps("/etc")
+	after, err := e.stamps()
 	if err != nil {
 		return "", err
 	}
@@ -161,24 +169,32 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, e
 	if err := checkSpace(tree, steps, "", 0); err != nil {
 		return nil, err
 	}
-	j := &journal{ID: id, Steps: steps, root: tree, left: e.left}
-	for i := range j.Steps {
-		st := &j.Steps[i]
-		if err := fault("etc " + st.Path); err != nil {
-			return nil, err
-		}
-		st.Keep = ""
-		if err := j.exposed(st, j.writeStep(st)); err != nil {
-			return nil, fmt.Errorf("writing %s: %w", st.Path, err)
-		}
+	if e.BootEtc != nil {
+		return implied(steps), nil // the boot writes them, in its own /etc
 	}
-	if err := j.check(); err != nil {
+	j := &journal{ID: id, Steps: steps, root: tree, left: e.left}
+	if err := j.writeEtc(); err != nil {
 		return nil, err
 	}
 	return implied(steps), errors.Join(tree.SyncFS("/etc"), fault("etc written"))
 }
 
-// writeStep does a step in the /etc of a deployment that is not running.
+// writeEtc does the steps in an /etc that nothing needs back as it was: no pre-images.
+func (j *journal) writeEtc() error {
+	for i := range j.Steps {
+		st := &j.Steps[i]
+		if err := fault("etc " + st.Path); err != nil {
+			return err
+		}
+		st.Keep = ""
+		if err := j.exposed(st, j.writeStep(st)); err != nil {
+			return fmt.Errorf("writing %s: %w", st.Path, err)
+		}
+	}
+	return j.check()
+}
+
+// writeStep does a step in the /etc of a deployment that is not running, or in a transient one.
 func (j *journal) writeStep(st *step) error {
 	// All other files there are hard links into the repository, shared with other deployments.
 	if at, err := j.root.Resolve(st.Path); err != nil || !strings.HasPrefix(at, "/etc/") {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -21,6 +22,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // guestRemote is the path on a host of the archive that the host's remote names.
@@ -161,7 +164,8 @@ func (h *Host) Sysroot() string { return filepath.Join(h.dir, "sysroot") }
 
 // HostPath returns the path on this machine of a path of the host, running or not. Paths outside /boot, /ostree,
 // /sysroot and /var are those of the booted deployment. On a host that is off, they are those of the deployment that
-// would boot. Paths that are not on the disk, such as /run, are not found.
+// would boot. A transient /etc is that of the boot, as long as the host runs. Paths that are not on the disk, such as
+// /run, are not found.
 func (h *Host) HostPath(path string) string {
 	path = filepath.Clean("/" + path)
 	for _, place := range []struct{ at, on string }{
@@ -181,14 +185,27 @@ func (h *Host) HostPath(path string) string {
 		}
 	}
 	h.mu.Lock()
-	entry, running := h.booted, h.leader != 0
+	entry, leader := h.booted, h.leader
 	h.mu.Unlock()
-	if !running {
+	if leader == 0 {
 		if next, err := DefaultEntry(h.Sysroot()); err == nil {
 			entry = next
 		}
+	} else if transient, err := transientEtc(h.Sysroot(), entry); err == nil && transient && under(path, "/etc") {
+		return filepath.Join("/proc", strconv.Itoa(leader), "root", path)
 	}
 	return filepath.Join(h.Sysroot(), entry.Dir, path)
+}
+
+func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// transientEtc reports whether the image of a deployment asks for an /etc that each boot makes anew.
+func transientEtc(sysroot string, entry Entry) (bool, error) {
+	text, err := os.ReadFile(filepath.Join(sysroot, entry.Dir, "usr/lib/ostree/prepare-root.conf"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return ostree.ParseKeyFile(string(text))["etc"]["transient"] == "true", err
 }
 
 // Boots returns how many times the host has begun to boot.
@@ -538,6 +555,10 @@ func (h *Host) powerOnSelfTest() bool {
 // ostree freezes and thaws the file system of /boot. On an overlay the freezing fails harmlessly, and ostree falls back
 // to syncfs. On the directory itself it would freeze this machine's own disk, for ever if the plug is pulled between
 // the two steps.
+//
+// A deployment whose image asks for a transient /etc gets one as ostree's initramfs makes it: an overlay of the image's
+// /usr/etc in memory. The name and the ID of the machine, which are in that /etc from the start, stand for what an
+// initramfs or the kernel arguments of a real machine set.
 const nspawnScript = `
 set -e
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -560,6 +581,16 @@ if [ "$1" ]; then
 		mount -t cgroup -o "$options" cgroup "/run/systemd/legacy/$controllers"
 	done
 	mkdir /run/systemd/legacy/unified
+fi
+shift
+if [ "$1" ]; then
+	mkdir -p /run/systemd/transient-etc/upper /run/systemd/transient-etc/work /run/systemd/transient-etc/etc
+	for name in machine-id hostname; do
+		cp -p "$1/etc/$name" /run/systemd/transient-etc/upper/
+	done
+	cd /run/systemd/transient-etc
+	mount -t overlay -o "lowerdir=$1/usr/etc,upperdir=/run/systemd/transient-etc/upper,workdir=work" overlay etc
+	cd /
 fi
 shift
 if [ -e /proc/self/fd/3 ]; then
@@ -651,8 +682,14 @@ func (h *Host) container(entry Entry) (*exec.Cmd, error) {
 			controllers = append(controllers, filepath.Base(filepath.Dir(dir)))
 		}
 	}
+	transient := ""
+	if etc, err := transientEtc(h.Sysroot(), entry); err != nil {
+		return nil, err
+	} else if etc {
+		transient = root
+	}
 	args := []string{"unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--cgroup", "--",
-		"sh", "-c", nspawnScript, "sh", h.dir, h.base.remote, strings.Join(controllers, " "),
+		"sh", "-c", nspawnScript, "sh", h.dir, h.base.remote, strings.Join(controllers, " "), transient,
 		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
 		"--link-journal=no", "--resolv-conf=off", "--timezone=off",
 		"--machine=" + h.options.Hostname, "--directory=" + root,
@@ -661,6 +698,9 @@ func (h *Host) container(entry Entry) (*exec.Cmd, error) {
 		"--bind-ro=" + root + "/usr:/usr:norbind",
 		"--bind-ro=" + here + "/booted:/run/ostree-booted",
 		"--bind-ro=/run/systemd/remote:" + guestRemote,
+	}
+	if transient != "" {
+		args = append(args, "--bind=/run/systemd/transient-etc/etc:/etc")
 	}
 	env := []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_LOCK=0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"}
 	var inherited []*os.File
