@@ -60,6 +60,7 @@ type crashHost struct {
 	docs  map[string][]byte
 	sides map[string]hostPicture
 	at    string
+	flags []string // of each apply
 }
 
 // hostPicture is the node as a configuration has it: the running /etc, what no deployment carries, the command line.
@@ -127,6 +128,14 @@ func (p hostPicture) differs(want hostPicture) []string {
 // newHost makes a host and takes it to a and b twice, so that the pictures have what either leaves behind.
 func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHost {
 	t.Helper()
+	h := emptyHost(ctx, t, docs)
+	h.toAndFro(ctx)
+	return h
+}
+
+// emptyHost makes a host that has no configuration.
+func emptyHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHost {
+	t.Helper()
 	base := lab.Need(t)
 	t.Parallel() // boots mostly wait
 	n, err := node.New(ctx, base, binary(t, faulty), lab.Options{Name: strings.ToLower(t.Name()), Hostname: "crash"})
@@ -146,7 +155,15 @@ func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHo
 			t.Error(err)
 		}
 	})
-	if err := h.own(); err != nil {
+	return h
+}
+
+// toAndFro takes a host to a and b twice.
+func (h *crashHost) toAndFro(ctx context.Context) {
+	t, docs := h.t, h.docs
+	t.Helper()
+	err := h.own()
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "b", "a", "b", "a"} {
@@ -167,14 +184,13 @@ func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHo
 			t.Fatalf("owners on %s are %q, want %q", name, h.sides[name].owners, want)
 		}
 	}
-	status, err := n.Status(ctx)
+	status, err := h.Status(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if status.BootLimit != "3 boots" { // as on btrfs: what follows is no less true, but says nothing of the counter
 		t.Logf("boot limit: %s", status.BootLimit)
 	}
-	return h
 }
 
 // environment is where GRUB keeps its counter.
@@ -201,7 +217,7 @@ const limit = 60 * time.Second
 func (h *crashHost) moveTo(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if _, exit, err := h.Apply(ctx, h.docs[name]); err != nil && exit != -1 { // -1: the reboot was quicker than its answer
+	if _, exit, err := h.Apply(ctx, h.docs[name], h.flags...); err != nil && exit != -1 { // -1: the reboot was quicker than its answer
 		return fmt.Errorf("moving to %s: %w", name, err)
 	}
 	s, err := h.settled(ctx)
@@ -380,7 +396,7 @@ func (h *crashHost) other() string {
 
 // start applies a document and does not wait.
 func (h *crashHost) start(ctx context.Context, doc []byte, flags ...string) {
-	go func() { _, _, _ = h.Apply(ctx, doc, flags...) }()
+	go func() { _, _, _ = h.Apply(ctx, doc, slices.Concat(h.flags, flags)...) }()
 }
 
 // afterCut judges the host and does what was cut again.

@@ -4,77 +4,26 @@ package node
 
 import (
 	"context"
-	"errors"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	units "github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/host"
-	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
 )
-
-// transientImage makes a commit of base with a transient /etc, the units that such an image needs except for those
-// that are left out, and some texts.
-func transientImage(ctx context.Context, t *testing.T, n *Node, ref, base string, texts map[string]string, without ...string) string {
-	t.Helper()
-	tree := "/var/tmp/" + ref
-	all := map[string]string{"/usr/lib/ostree/prepare-root.conf": "[etc]\ntransient=true\n"}
-	for name, text := range units.ImageUnits() {
-		all["/usr/lib/systemd/system/"+name] = text
-	}
-	for at, text := range texts {
-		all[at] = text
-	}
-	for at, text := range all {
-		if slices.Contains(without, filepath.Base(at)) {
-			continue
-		}
-		at = n.HostPath(tree + at)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	links := map[string][]string{"multi-user.target": {"masked.service"}}
-	for _, target := range plan.WantedBy() {
-		links[target] = units.BootUnits
-	}
-	for target, names := range links {
-		for _, name := range names {
-			at := n.HostPath(tree + "/usr/lib/systemd/system/" + target + ".wants/" + name)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.Symlink("../"+name, at)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if out, exit := shell(ctx, t, n, "ostree commit --repo=/ostree/repo --branch="+ref+" --bootable --no-bindings "+
-		"--owner-uid=0 --owner-gid=0 --tree=ref="+base+" --tree=dir="+tree); exit != 0 {
-		t.Fatal(out)
-	}
-	return ref
-}
 
 // onTransient makes a host that runs an image with a transient /etc, as it is installed, without a configuration.
 func onTransient(ctx context.Context, t *testing.T, n *Node, without ...string) {
 	t.Helper()
 	const idle = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
-	image := transientImage(ctx, t, n, "transient", lab.RefV1, map[string]string{
+	err := n.TransientEtc(ctx, map[string]string{
 		"/usr/etc/vendor.conf":                   "the image's\n",
 		"/usr/lib/systemd/system/imaged.service": idle,
 		"/usr/lib/systemd/system/masked.service": idle,
-	}, without...)
-	if out, exit := shell(ctx, t, n, "ostree admin deploy --os=testos "+image); exit != 0 {
-		t.Fatal(out)
-	}
-	if err := n.Reboot(ctx); err != nil {
+	}, []string{"/usr/lib/systemd/system/multi-user.target.wants/masked.service"}, without...)
+	if err != nil {
 		t.Fatal(err)
-	}
-	if out, exit := shell(ctx, t, n, "findmnt -no FSTYPE /etc"); exit != 0 || strings.TrimSpace(out) != "overlay" {
-		t.Fatalf("/etc is no overlay: %s", out)
 	}
 }
 
@@ -229,7 +178,10 @@ func TestATransientEtcGoesBack(t *testing.T) {
 func TestATransientEtcRefuses(t *testing.T) {
 	ctx, n := start(t)
 	onTransient(ctx, t, n)
-	lacking := transientImage(ctx, t, n, "lacking", lab.RefV2, nil, transaction.ProveUnit)
+	const lacking = "lacking"
+	if err := n.TransientImage(ctx, lacking, lab.RefV2, nil, nil, transaction.ProveUnit); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ spec, says string }{
 		{`{"osImageURL":"` + lab.RefV2 + `"}`, ": etc.transient in the image's /usr/lib/ostree/prepare-root.conf: the host's /etc is transient"},
 		{`{"osImageURL":"` + lacking + `"}`, ": the image's /usr/lib/systemd/system/machine-config-daemon-prove.service: it is missing"},

@@ -168,6 +168,9 @@ func xattrs(path string) (map[string]string, error) {
 	if size, err = unix.Llistxattr(path, list); err != nil {
 		return nil, &fs.PathError{Op: "llistxattr", Path: path, Err: err}
 	}
+	if size == 0 { // an overlay hides its own only in the second answer
+		return nil, nil
+	}
 	out := map[string]string{}
 	for name := range strings.SplitSeq(strings.TrimRight(string(list[:size]), "\x00"), "\x00") {
 		value := make([]byte, 64<<10) // the kernel's own limit, XATTR_SIZE_MAX
