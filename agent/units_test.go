@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"os"
 	"os/exec"
 	"path"
 	"slices"
@@ -81,6 +82,25 @@ func TestSystemdTakesTheAgentsUnits(t *testing.T) {
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, plan.OwnDropin) || strings.Contains(line, "Unknown") {
 			t.Error(line, err)
+		}
+	}
+}
+
+// TestThePackagedUnitsOfImagesAreThese holds the files for images with a transient /etc to what the agent looks for.
+func TestThePackagedUnitsOfImagesAreThese(t *testing.T) {
+	for name, want := range ImageUnits() {
+		text, err := os.ReadFile("../packaging/systemd/transient-etc/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, got, _ := strings.Cut(string(text), "\n\n")
+		if got != want {
+			t.Errorf("%s is\n%s\nand not\n%s", name, got, want)
+		}
+		for _, line := range []string{"After=local-fs.target\n", "Before=systemd-tmpfiles-setup.service\n"} {
+			if name == transaction.RecoverUnit && !strings.Contains(want, "\n"+line) {
+				t.Errorf("%s has no %s", name, line)
+			}
 		}
 	}
 }

@@ -283,11 +283,19 @@ func TestHostThatCannotSwitchIsRefusedWithTheReason(t *testing.T) {
 		{"transient /etc that the admin switched off", "amd64", map[string]string{
 			"usr/lib/ostree/prepare-root.conf": "[etc]\ntransient=true\n",
 			"etc/ostree/prepare-root.conf":     "# ours\n[etc]\ntransient=false\n"}, ""},
+		{"a transient /etc that is there, and no units", "amd64", map[string]string{
+			"usr/lib/ostree/prepare-root.conf": "[etc]\ntransient=true\n", "proc/self/mountinfo": overlayEtc}, "transient-etc"},
+		{"a transient /etc that is there", "amd64", map[string]string{
+			"usr/lib/ostree/prepare-root.conf":                         "[etc]\ntransient=true\n",
+			"proc/self/mountinfo":                                      overlayEtc,
+			"usr/lib/systemd/system/wake.service":                      "[Service]\nExecStart=/usr/bin/env wake\n",
+			"usr/etc/systemd/system/sysinit.target.wants/wake.service": "linked"}, ""},
 		{"composefs", "amd64", map[string]string{"usr/lib/ostree/prepare-root.conf": "[composefs]\nenabled=yes\n"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := NewPlain(version, hostTree(t, c.files))
 			p.Arch = c.arch
+			p.Wakers = []Waker{{Name: "wake.service", Command: "/usr/bin/env wake", WantedBy: []string{"sysinit.target"}}}
 			err := p.Supported(t.Context())
 			var unsupported *Unsupported
 			if errors.As(err, &unsupported) != (c.reason != "") || c.reason == "" && err != nil ||

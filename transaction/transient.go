@@ -169,8 +169,7 @@ var readAgain = []struct{ service, places string }{
 
 // readOnUse are paths of readEarly that are read when somebody needs them, or after the recovery of such a host.
 const readOnUse = "/etc/tmpfiles.d/ /etc/localtime /etc/environment /etc/environment.d/ /etc/machine-info /etc/os-release " +
-	"/etc/passwd /etc/group /etc/nsswitch.conf /etc/modprobe.conf /etc/modprobe.d/ " +
-	"/etc/systemd/coredump.conf /etc/systemd/coredump.conf.d/"
+	"/etc/passwd /etc/group /etc/nsswitch.conf /etc/systemd/coredump.conf /etc/systemd/coredump.conf.d/"
 
 func among(at, places string) bool {
 	for place := range strings.FieldsSeq(places) {

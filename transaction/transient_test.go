@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+func TestWhatATransientEtcHasTooLateIsRefused(t *testing.T) {
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	image := "/usr/etc/crypttab"
+	if err := root.MkdirAll("/usr/etc", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	same := files.Node{Type: files.Regular, Mode: 0o644, Data: []byte("the image's\n")}
+	if err := root.Stage("/usr/etc", "crypttab", same); err != nil {
+		t.Fatal(image, err)
+	}
+	file := func(at string) files.Want {
+		return files.Want{Path: at, Kind: "file", Node: files.Node{Type: files.Regular, Mode: 0o600, Data: []byte("x")}}
+	}
+	unit := func(name, text string) files.Want {
+		return files.Want{Path: "/etc/systemd/system/" + name, Kind: "unit", Name: name,
+			Node: files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(text)}}
+	}
+	crypttab := file("/etc/crypttab")
+	crypttab.Node = same
+	own := file("/etc/fstab")
+	own.Kind = ""
+	masked := unit("late.service", "")
+	masked.Node = files.Node{Type: files.Symlink, Target: "/dev/null"}
+	for _, c := range []struct {
+		want files.Want
+		says string
+	}{
+		{file("/etc/chrony.conf"), ""},
+		{file("/etc/sysctl.d/x.conf"), ""},
+		{file("/etc/modules-load.d/x.conf"), ""},
+		{file("/etc/tmpfiles.d/x.conf"), ""},
+		{file("/etc/systemd/journald.conf.d/x.conf"), ""},
+		{file("/etc/nsswitch.conf"), ""},
+		{file("/var/lib/fstab"), ""},
+		{crypttab, ""},
+		{own, ""},
+		{masked, ""},
+		{unit("late.service", "[Service]\n"), ""},
+		{file("/etc/fstab"), "storage.files /etc/fstab is read early by the generators of mounts and disks"},
+		{file("/etc/modprobe.d/x.conf"), "is read early by the loading of kernel modules"},
+		{file("/etc/hostname"), "is read early by systemd itself"},
+		{file("/etc/udev/rules.d/x.rules"), "is read early by udev"},
+		{unit("var-lib-x.mount", "[Mount]\n"), "a unit of a type that is set up early"},
+		{unit("early.service", "[Unit]\nDefaultDependencies=no\n"), "a unit without default dependencies"},
+	} {
+		err := WrittenInTime(root, []files.Want{c.want})
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.want.Path, err)
+		}
+	}
+}
+
+func TestWhatWasWrittenIsReadAgain(t *testing.T) {
+	for at, want := range map[string]string{
+		"/etc/sysctl.d/x.conf":                "systemd-sysctl.service",
+		"/etc/modules-load.d/x.conf":          "systemd-modules-load.service",
+		"/etc/binfmt.d/x.conf":                "systemd-binfmt.service",
+		"/etc/sysusers.d/x.conf":              "systemd-sysusers.service",
+		"/etc/systemd/journald.conf.d/x.conf": "systemd-journald.service",
+		"/etc/chrony.conf":                    "",
+	} {
+		if _, service := tooEarly(at, nil); service != want {
+			t.Errorf("%s: %q", at, service)
+		}
+	}
+}
+
+func TestAJournalLosesItsStepsInATransientEtcWithTheBoot(t *testing.T) {
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	for _, c := range []struct {
+		bootID    string
+		transient bool
+		want      string
+	}{{"now", true, "/etc/x /var/x"}, {"before", true, "/var/x"}, {"before", false, "/etc/x /var/x"}} {
+		e := &Engine{Root: root, BootID: "now"}
+		if c.transient {
+			e.BootEtc = func(*Revision) ([]files.Want, error) { return nil, nil }
+		}
+		j := &journal{BootID: c.bootID, Steps: []step{{Path: "/etc/x"}, {Path: "/var/x"}}}
+		e.outlived(j)
+		var got []string
+		for _, st := range j.Steps {
+			got = append(got, st.Path)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
