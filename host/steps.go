@@ -135,9 +135,10 @@ const proveStep = "prove"
 // bootSteps are the steps of the agent's units in the boot after a commit.
 var bootSteps = []step{
 	{name: "recover", do: (*Host).recoverBooted,
-		does: "find out which deployment has booted; on the staged road, write the files",
+		does: "find out which deployment has booted; write the files, on the staged road and into a transient /etc",
 		undo: "go back",
-		points: []string{"first boot", "clock", "etc staged", "etc recorded", "reread", "again", "give up",
+		points: []string{"first boot", "clock", "etc PATH", "etc written", "etc staged", "etc recorded", "reread", "again",
+			"give up",
 			"apply PATH", "applied", "daemon-reload", "act SERVICE"}},
 	{name: "own units", do: (*Host).ownUnits, when: "an update is under way",
 		applies: func(_ *Host, a *attempt) bool { return a.record.Pending != nil },
