@@ -13,16 +13,22 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
+// What the images with a transient /etc have besides.
+var (
+	imageTexts = map[string]string{
+		"/usr/etc/vendor.conf":                   "the image's\n",
+		"/usr/lib/systemd/system/imaged.service": idleUnit,
+		"/usr/lib/systemd/system/masked.service": idleUnit,
+	}
+	imageLinks = []string{"/usr/lib/systemd/system/multi-user.target.wants/masked.service"}
+)
+
+const idleUnit = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
+
 // onTransient makes a host that runs an image with a transient /etc, as it is installed, without a configuration.
 func onTransient(ctx context.Context, t *testing.T, n *Node, without ...string) {
 	t.Helper()
-	const idle = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
-	err := n.TransientEtc(ctx, map[string]string{
-		"/usr/etc/vendor.conf":                   "the image's\n",
-		"/usr/lib/systemd/system/imaged.service": idle,
-		"/usr/lib/systemd/system/masked.service": idle,
-	}, []string{"/usr/lib/systemd/system/multi-user.target.wants/masked.service"}, without...)
-	if err != nil {
+	if err := n.TransientEtc(ctx, imageTexts, imageLinks, without...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -49,7 +55,7 @@ const transientA = `{"kernelArguments":["a=1"],"config":{"ignition":{"version":"
  {"name":"imaged.service","dropins":[{"name":"10-a.conf","contents":"[Unit]\nDescription=changed by A\n"}],"enabled":true}]},
  "passwd":{"users":[{"name":"core","passwordHash":"$6$a$a","sshAuthorizedKeys":["ssh-ed25519 AAAA a"]}]}}}`
 
-const transientB = `{"kernelArguments":["a=1","b=2"],"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
+const transientB = `{"osImageURL":"next","kernelArguments":["a=1","b=2"],"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
  {"path":"/etc/chrony.conf","mode":420,"contents":{"source":"data:,from%20B%0A"}},
  {"path":"/etc/vendor.conf","mode":384,"contents":{"source":"data:,from%20B%0A"}},
  {"path":"/usr/local/bin/tool","mode":493,"contents":{"source":"data:,tool%20B%0A"}}]}}}`
@@ -91,6 +97,9 @@ func TestATransientEtcHasTheConfigurationInEachBoot(t *testing.T) {
 		t.Error("/etc was kept")
 	}
 
+	if err := n.TransientImage(ctx, "next", lab.RefV2, imageTexts, imageLinks); err != nil {
+		t.Fatal(err)
+	}
 	apply(ctx, t, n, mc("b", transientB))
 	settled(ctx, t, n, "b")
 	if read(t, n, "/etc/chrony.conf") != "from B\n" || read(t, n, "/etc/vendor.conf") != "from B\n" ||
@@ -103,9 +112,12 @@ func TestATransientEtcHasTheConfigurationInEachBoot(t *testing.T) {
 	if out, _ := shell(ctx, t, n, "systemctl is-active new masked"); out != "inactive\nactive\n" {
 		t.Errorf("units on B: %s", out)
 	}
+	if got := read(t, n, "/usr/lib/testos/version"); strings.TrimSpace(got) != "v2" {
+		t.Errorf("the OS on B: %q", got)
+	}
 
 	// Somebody else's deployment is a reason to say so, and not to run without a configuration.
-	if out, exit := shell(ctx, t, n, "ostree admin deploy --os=testos transient"); exit != 0 {
+	if out, exit := shell(ctx, t, n, "ostree admin deploy --os=testos next"); exit != 0 {
 		t.Fatal(out)
 	}
 	if err := n.Reboot(ctx); err != nil {
