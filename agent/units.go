@@ -187,9 +187,9 @@ func (u hostUnit) dropin() string {
 		"Environment=PATH=" + ostree.SearchPath + "\n"
 }
 
-// ImageUnits returns the texts of the units, by name, that an image with a transient /etc must have itself. Recovery puts
-// the host's own ones over them in each boot. A host that no agent has ever worked on skips both. Recovery writes what
-// systemd-tmpfiles reads, and so comes before it.
+// ImageUnits returns the texts of the units, by name, that an image with a transient /etc must have itself. Recovery
+// puts the host's own units over them in each boot. A host that no agent has ever worked on skips both. Recovery comes
+// before systemd-tmpfiles, whose files it writes.
 func ImageUnits() map[string]string {
 	out := map[string]string{}
 	for _, name := range BootUnits {

@@ -131,7 +131,8 @@ func (p *Plain) Supported(ctx context.Context) error {
 		return err
 	}
 	if isTrue(prepare["etc"]["transient"]) && !transient {
-		return refuse(TransientEtc, "prepare-root.conf has etc.transient: the next deployment would not keep the /etc of this one")
+		return refuse(TransientEtc, "prepare-root.conf has etc.transient: the next deployment would not have "+
+			"the /etc of this one")
 	}
 	if transient {
 		if lacks, err := p.wakes(); err != nil {

@@ -98,7 +98,8 @@ func (p *Plain) judgeWakers(ctx context.Context, doing, checksum string) error {
 }
 
 // lacksWaker returns the first path that an image lacks of the wakers, "" if it has all.
-func lacksWaker(wakers []Waker, read func(at string) (string, error), there func(at string) (bool, error)) (string, error) {
+func lacksWaker(wakers []Waker, read func(at string) (string, error),
+	there func(at string) (bool, error)) (string, error) {
 	for _, w := range wakers {
 		found := ""
 		for _, dir := range unitDirs {

@@ -71,8 +71,8 @@ type Engine struct {
 	// Etc returns what the pending configuration wants in the /etc that has booted, and those paths of the wants that
 	// another program changed. It is called on the first boot of the staged road.
 	Etc func(ctx context.Context, r *Record) (wants []files.Want, drifted []string, err error)
-	// BootEtc, where the running /etc is transient, returns what a revision wants in the /etc of a boot that began with the
-	// image's, the agent's own units among it. It is nil where each deployment keeps an /etc of its own.
+	// BootEtc, where the running /etc is transient, returns what a revision wants in the /etc of a boot that began with
+	// the image's, the agent's own units among it. It is nil where each deployment keeps an /etc of its own.
 	BootEtc func(rev *Revision) ([]files.Want, error)
 	// Unfinished returns why ostree could not make the staged deployment bootable at the last shutdown, "" where ostree
 	// could.

@@ -27,7 +27,7 @@ func (e *Engine) rewriteEtc(ctx context.Context, r *Record, done Todo) error {
 		rev = &p.Revision
 	}
 	if rev == nil || rev.Digest == "" {
-		return nil
+		return e.markWritten() // the host gets its first configuration in this boot, and later differences are drift
 	}
 	err := e.writeBootEtc(ctx, rev)
 	if err == nil {
@@ -81,11 +81,16 @@ func (e *Engine) writeTransient(ctx context.Context, rev *Revision) error {
 	if err := errors.Join(fault("etc written"), e.again(ctx, j)); err != nil {
 		return err
 	}
+	return e.markWritten()
+}
+
+// markWritten notes that nothing is to be written into the /etc of this boot any more.
+func (e *Engine) markWritten() error {
 	note := files.StagePrefix + path.Base(etcWritten)
 	if err := errors.Join(e.Root.MkdirAll(RunDir, 0o755), e.Root.Remove(path.Join(RunDir, note))); err != nil {
 		return err
 	}
-	err = e.Root.Stage(RunDir, note, files.Node{Type: files.Regular, Mode: 0o600, Data: []byte(e.BootID)})
+	err := e.Root.Stage(RunDir, note, files.Node{Type: files.Regular, Mode: 0o600, Data: []byte(e.BootID)})
 	return errors.Join(err, e.Root.Replace(RunDir, note, etcWritten))
 }
 
@@ -168,8 +173,8 @@ var readAgain = []struct{ service, places string }{
 }
 
 // readOnUse are paths of readEarly that are read when somebody needs them, or after the recovery of such a host.
-const readOnUse = "/etc/tmpfiles.d/ /etc/localtime /etc/environment /etc/environment.d/ /etc/machine-info /etc/os-release " +
-	"/etc/passwd /etc/group /etc/nsswitch.conf /etc/systemd/coredump.conf /etc/systemd/coredump.conf.d/"
+const readOnUse = "/etc/tmpfiles.d/ /etc/localtime /etc/environment /etc/environment.d/ /etc/machine-info " +
+	"/etc/os-release /etc/passwd /etc/group /etc/nsswitch.conf /etc/systemd/coredump.conf /etc/systemd/coredump.conf.d/"
 
 func among(at, places string) bool {
 	for place := range strings.FieldsSeq(places) {

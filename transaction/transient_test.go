@@ -5,6 +5,7 @@ package transaction
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/noderefit/noderefit/files"
 )
@@ -103,6 +104,34 @@ func TestAJournalLosesItsStepsInATransientEtcWithTheBoot(t *testing.T) {
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+func TestATransientEtcIsWrittenOnceInABoot(t *testing.T) {
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	written := 0
+	e := &Engine{Root: root, BootID: "first", Now: time.Now, Say: func(string, string) {},
+		BootEtc: func(*Revision) ([]files.Want, error) { written++; return nil, nil }}
+	committed := &Record{Committed: &Revision{Config: "a", Digest: "a"}}
+	for _, c := range []struct {
+		boot   string
+		record *Record
+		want   int
+	}{
+		{"first", &Record{}, 0},
+		{"first", committed, 0}, // the first configuration came without a boot
+		{"second", committed, 1},
+		{"second", committed, 1},
+		{"second+1", committed, 2},
+	} {
+		e.BootID = c.boot
+		if err := e.rewriteEtc(t.Context(), c.record, Nothing); err != nil || written != c.want {
+			t.Errorf("%+v: written %d times, %v", c, written, err)
 		}
 	}
 }
