@@ -75,7 +75,7 @@ func (p *Plain) judgeWakers(ctx context.Context, doing, checksum string) error {
 	listed := map[string][]string{}
 	without, err := lacksWaker(p.Wakers, func(at string) (string, error) {
 		text, err := p.run(ctx, "ostree", "cat", checksum, at)
-		if lacks(err) {
+		if Lacks(err) {
 			return "", nil
 		}
 		return string(text), Failing(doing, text, err)
