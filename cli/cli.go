@@ -80,10 +80,27 @@ func End(stderr io.Writer, err error) int {
 	return ExitCode(err)
 }
 
-// Root makes a program's command return its errors instead of printing them. A wrong flag is a UsageError.
-func Root(cmd *cobra.Command) {
+// Root makes a program's command return its errors instead of printing them. A wrong flag is a UsageError. The program
+// gets what every program has: --version and the command version, and completion, which help does not list.
+func Root(cmd *cobra.Command, version string) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{err} })
+	cmd.Version = version
+	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.AddCommand(versionCommand(version))
+	addManual(cmd)
+}
+
+func versionCommand(version string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().Name(), version)
+			return err
+		},
+	}
 }
 
 // NoArgs refuses arguments.

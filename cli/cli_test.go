@@ -53,6 +53,8 @@ func TestAProgramEndsWithOneLineAndAFlagThatCannotBeReadIsUsage(t *testing.T) {
 		"an unknown flag":       {[]string{"--nix"}, nil, ExitUsage, "error: unknown flag: --nix\n"},
 		"an argument too many":  {[]string{"x"}, nil, ExitUsage, "error: unexpected argument \"x\"\n"},
 		"a flag of another one": {[]string{"-o", "yaml"}, nil, ExitUsage, "error: flag -o: \"yaml\" is neither text nor json\n"},
+		"the version":           {[]string{"version"}, nil, 0, "x v1.2.3\n"},
+		"its flag":              {[]string{"--version"}, nil, 0, "x version v1.2.3\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,7 +63,7 @@ func TestAProgramEndsWithOneLineAndAFlagThatCannotBeReadIsUsage(t *testing.T) {
 				return errors.Join(TextOrJSON("flag -o", output), test.err)
 			}}
 			cmd.Flags().StringVarP(&output, "output", "o", Text, "")
-			Root(cmd)
+			Root(cmd, "v1.2.3")
 			var stderr strings.Builder
 			cmd.SetArgs(append([]string{}, test.args...))
 			cmd.SetErr(&stderr)

@@ -5,11 +5,12 @@
 # the same VERSION make the same bytes.
 #
 #   VERSION  what the programs say their version is
-#   GOARCH   the architecture; by default that of this machine
+#   GOOS, GOARCH   the platform; by default that of this machine
+#   TAGS     build tags: manual gives each program a command that writes its manual pages
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-version=${VERSION:-$(git describe --tags --always --dirty 2>/dev/null || echo unknown)}
+version=${VERSION:-$(packaging/version.sh)}
 dir=$1
 shift
 
@@ -20,12 +21,12 @@ small=(-gcflags='all=-l' -gcflags='github.com/noderefit/...=' -gcflags='runtime/
 others=()
 for name in "$@"; do
 	if [[ $name == machine-config-daemon ]]; then
-		CGO_ENABLED=0 go build -trimpath -buildvcs=false "${small[@]}" -ldflags "-s -w -X main.version=$version" \
+		CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags="${TAGS:-}" "${small[@]}" -ldflags "-s -w -X main.version=$version" \
 			-o "$dir/" "./cmd/$name"
 	else
 		others+=("./cmd/$name")
 	fi
 done
 if ((${#others[@]})); then
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$dir/" "${others[@]}"
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags="${TAGS:-}" -ldflags "-s -w -X main.version=$version" -o "$dir/" "${others[@]}"
 fi

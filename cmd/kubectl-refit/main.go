@@ -53,14 +53,12 @@ where it should be, shows what a change would do before it is made, and pauses, 
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached from here.`,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl refit"},
-		Version:     version,
 		Args:        cli.NoCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("a command is needed; see kubectl refit --help")
 		},
 	}
-	cli.Root(cmd)
-	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cli.Root(cmd, version)
 	o.kube.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().Lookup("namespace").Usage = "namespace of the daemon's Pods, whatever the context says " +
 		"(default " + api.Namespace + ")"

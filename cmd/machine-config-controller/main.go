@@ -42,9 +42,8 @@ func command() *cobra.Command {
 		Args:  cli.NoCommand,
 		RunE:  func(*cobra.Command, []string) error { return cli.Usagef("a command is required") },
 	}
-	cli.Root(root)
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(run(), render(), templates(), simulate(), versionCommand())
+	cli.Root(root, version)
+	root.AddCommand(run(), render(), templates(), simulate())
 	return root
 }
 
@@ -167,16 +166,4 @@ func templates() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&dir, "templates", "", templatesUsage)
 	return cmd
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "machine-config-controller %s\n", version)
-			return err
-		},
-	}
 }

@@ -34,15 +34,13 @@ func main() {
 // root has the name of the program that people type.
 func root() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "machine-config-daemon",
-		Version: version,
-		Args:    cli.NoArgs,
+		Use:  "machine-config-daemon",
+		Args: cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("the command run is needed; see machine-config-daemon run --help")
 		},
 	}
-	cli.Root(cmd)
-	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cli.Root(cmd, version)
 	cmd.AddCommand(runCommand())
 	return cmd
 }

@@ -116,14 +116,12 @@ comes back by itself when it is bad.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached from here, 4 the host does not match its
 configuration, 5 refused because another operation or manager is at work.`,
-		Version: version,
-		Args:    cli.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("a command is needed; see machine-config-daemon --help")
 		},
 	}
-	cli.Root(cmd)
-	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cli.Root(cmd, version)
 	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
 		repairCommand(), deliverCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand(),
 		hooksCommand(), beforeDrainCommand())

@@ -69,7 +69,6 @@ with a secret, and the kubeconfig to join the cluster with, require a token (in 
 --allow-unauthenticated every client gets everything.
 
 Exit codes: 0 done, 1 failed, 2 usage.`,
-		Version: version,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := cli.NoArgs(cmd, args); err != nil {
 				return err
@@ -81,8 +80,7 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 			return o.run(cmd.Context())
 		},
 	}
-	cli.Root(cmd)
-	cmd.CompletionOptions.DisableDefaultCmd = true
+	cli.Root(cmd, version)
 	f := cmd.Flags()
 	f.IntVar(&o.securePort, "secure-port", 22623, "port to serve HTTPS on")
 	f.IntVar(&o.insecurePort, "insecure-port", 0,
