@@ -24,6 +24,9 @@ import (
 
 const chart = root + "/packaging/helm/noderefit"
 
+// registry is a value that the chart is refused without. It is that of the images that kustomize is to replace.
+const registry = "image.registry=registry.example.com/noderefit"
+
 // objects reads the objects of a stream, by kind and name.
 func objects(t *testing.T, stream string) map[string]map[string]any {
 	t.Helper()
@@ -81,7 +84,7 @@ func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
 		{"paged", []string{"--set", "createNamespace=true,page.enabled=true"}},
 	} {
 		t.Run(test.dir, func(t *testing.T) {
-			made := objects(t, helm(t, append([]string{"template", "noderefit", chart}, test.args...)...))
+			made := objects(t, helm(t, append([]string{"template", "noderefit", chart, "--set", registry}, test.args...)...))
 			if diff := cmp.Diff(kustomized(t, test.dir), made); diff != "" {
 				t.Errorf("kustomize (-) and the chart (+) differ:\n%s", diff)
 			}
@@ -106,7 +109,7 @@ func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
 		if err := os.WriteFile(dir+"/kustomization.yaml", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		made := objects(t, helm(t, "template", "noderefit", chart, "--set",
+		made := objects(t, helm(t, "template", "noderefit", chart, "--set", registry, "--set",
 			"createNamespace=true,server.enabled=true,monitoring.enabled=true"))
 		if diff := cmp.Diff(kustomized(t, back), made); diff != "" {
 			t.Errorf("kustomize (-) and the chart (+) differ:\n%s", diff)
@@ -181,11 +184,11 @@ controller: {replicas: 1, resources: null, tolerations: null, nodeSelector: {d: 
 func TestThePageIsServedToTheNetworkWithACertificateOnly(t *testing.T) {
 	inputs(t)
 	const open = "page.enabled=true,page.bindAddress=:8798"
-	if text, err := tool(t.Context(), "helm", "template", "noderefit", chart, "--set", open); err == nil ||
+	if text, err := tool(t.Context(), "helm", "template", "noderefit", chart, "--set", registry, "--set", open); err == nil ||
 		!strings.Contains(err.Error(), "page.certificateSecret is needed") {
 		t.Errorf("without one: %v\n%s", err, text)
 	}
-	made := objects(t, helm(t, "template", "noderefit", chart, "--set", open+",page.certificateSecret=page-tls"))
+	made := objects(t, helm(t, "template", "noderefit", chart, "--set", registry, "--set", open+",page.certificateSecret=page-tls"))
 	controller := made["Deployment/"+api.Namespace+"/"+api.Controller]
 	pod := func(path ...string) any {
 		found, _, err := unstructured.NestedFieldNoCopy(controller, append([]string{"spec", "template", "spec"}, path...)...)
@@ -220,7 +223,7 @@ func onlyLimits(container map[string]any) map[string]any {
 
 func TestTheChartIsClean(t *testing.T) {
 	inputs(t)
-	if said := helm(t, "lint", "--strict", chart); !strings.Contains(said, "0 chart(s) failed") {
+	if said := helm(t, "lint", "--strict", chart, "--set", registry); !strings.Contains(said, "0 chart(s) failed") {
 		t.Error(said)
 	}
 	// As it is given away: a link that a package can't hold would show here.
@@ -230,7 +233,8 @@ func TestTheChartIsClean(t *testing.T) {
 	if err != nil || len(archives) != 1 {
 		t.Fatalf("found %v, %v", archives, err)
 	}
-	whole, unpacked := helm(t, "template", "x", chart), helm(t, "template", "x", archives[0])
+	whole, unpacked := helm(t, "template", "x", chart, "--set", registry),
+		helm(t, "template", "x", archives[0], "--set", registry)
 	if diff := cmp.Diff(objects(t, whole), objects(t, unpacked)); diff != "" {
 		t.Error(diff)
 	}
@@ -240,14 +244,17 @@ func TestTheChartIsClean(t *testing.T) {
 func TestHelmInstallsAndUninstalls(t *testing.T) {
 	inputs(t)
 	c := cluster.New(t, cluster.Options{NoCRDs: true})
-	flags := []string{"--kubeconfig", c.Kubeconfig, "--namespace", api.Namespace}
-	helm(t, append([]string{"install", "noderefit", chart, "--create-namespace"}, flags...)...)
+	flags := []string{"--kubeconfig", c.Kubeconfig, "--namespace", api.Namespace, "--set", registry}
+	said := helm(t, append([]string{"install", "noderefit", chart, "--create-namespace"}, flags...)...)
+	if !strings.Contains(said, "kubectl label node NAME node-role.kubernetes.io/worker=") {
+		t.Errorf("the notes do not say how a node gets into a pool:\n%s", said)
+	}
 	helm(t, append([]string{"upgrade", "noderefit", chart, "--set", "controller.replicas=1"}, flags...)...)
 	deployment, err := c.Client.AppsV1().Deployments(api.Namespace).Get(t.Context(), api.Controller, metav1.GetOptions{})
 	if err != nil || *deployment.Spec.Replicas != 1 {
 		t.Fatalf("got %v, %v; want one replica", deployment.Spec.Replicas, err)
 	}
-	helm(t, append([]string{"uninstall", "noderefit"}, flags...)...)
+	helm(t, append([]string{"uninstall", "noderefit"}, flags[:4]...)...)
 	for _, policy := range policies(t, c) {
 		t.Errorf("policy %s is left", policy.Name)
 	}
@@ -262,5 +269,66 @@ func TestHelmInstallsAndUninstalls(t *testing.T) {
 	slices.Sort(left)
 	if diff := cmp.Diff([]string{"master", "worker"}, left); diff != "" {
 		t.Error(fmt.Sprint("pools: ", diff))
+	}
+	// Another release finds the pools that were kept, in whatever namespace it is, and does not take them.
+	pool := pools.Items[0].DeepCopy()
+	pool.Spec.Paused = true
+	if _, err := c.MachineConfigs.MachineconfigurationV1().MachineConfigPools().Update(t.Context(), pool,
+		metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	flags[3] = "elsewhere"
+	helm(t, append([]string{"install", "again", chart, "--create-namespace"}, flags...)...)
+	helm(t, append([]string{"upgrade", "again", chart}, flags...)...)
+	found, err := c.MachineConfigs.MachineconfigurationV1().MachineConfigPools().Get(t.Context(), pool.Name,
+		metav1.GetOptions{})
+	if err != nil || !found.Spec.Paused {
+		t.Errorf("pool %s: %v; the release changed it: %+v", pool.Name, err, found.Spec)
+	}
+}
+
+func TestTheChartRefusesWhatItDoesNotKnow(t *testing.T) {
+	inputs(t)
+	for _, test := range []struct{ set, says string }{
+		{"createNamespace=true", "image.registry is not set: say where the images are"},
+		{registry + ",page.enable=true", "additional properties 'enable' not allowed"},
+		{registry + ",monitor.enabled=true", "additional properties 'monitor' not allowed"},
+		{registry + ",controller.replicas=0", "at '/controller/replicas': minimum"},
+		{registry + ",daemon.maxUnavailable=some", "at '/daemon/maxUnavailable'"},
+		{"image.registry=https://example.org/x", "at '/image/registry'"},
+	} {
+		if text, err := tool(t.Context(), "helm", "template", "noderefit", chart, "--set", test.set); err == nil ||
+			!strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v\n%s; want %q", test.set, err, text, test.says)
+		}
+	}
+}
+
+// Every value of the chart's own is in its README, or the value that it belongs to.
+func TestTheChartsREADMEHasItsValues(t *testing.T) {
+	inputs(t)
+	readme, err := os.ReadFile(chart + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := os.ReadFile(chart + "/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]any
+	if err := yaml.Unmarshal(values, &all); err != nil || len(all) == 0 {
+		t.Fatal(err)
+	}
+	for name, value := range all {
+		below, _ := value.(map[string]any)
+		if below == nil {
+			below = map[string]any{"": nil}
+		}
+		for key := range below {
+			full := strings.TrimSuffix(name+"."+key, ".")
+			if !strings.Contains(string(readme), "`"+full+"`") && !strings.Contains(string(readme), "`"+name+".*`") {
+				t.Errorf("README.md of the chart has no %s", full)
+			}
+		}
 	}
 }
