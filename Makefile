@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Each recipe is one bash script. Everything it makes goes to bin/ or .cache/, which git ignores.
+# Each recipe is one bash script. Everything it makes goes to bin/, dist/ or .cache/, which git ignores.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,8 +8,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-# What a binary says its version is. A tree without history (a source archive) can be given one: make VERSION=1.2.3.
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# What a binary says its version is. A tree without history (a source archive) can be given one: make VERSION=v1.2.3.
+VERSION ?= $(shell packaging/version.sh)
 
 # How long make fuzz spends on each target.
 FUZZTIME ?= 10s
@@ -50,6 +50,11 @@ build: ## Builds the static binaries of cmd/ into bin/
 .PHONY: images
 images: ## Builds the container images for amd64 and arm64 into bin/images, an OCI layout each
 	@VERSION=$(VERSION) packaging/images/build.sh
+
+.PHONY: release
+release: ## Builds all that a release has into dist/: make release VERSION=v0.1.0
+	@rm -rf dist
+	VERSION=$(if $(filter-out file default undefined,$(origin VERSION)),$(VERSION)) OUT=dist packaging/release.sh
 
 .PHONY: deps
 deps: ## Installs the Debian packages that the labs need (as root; does nothing when all are there); BROWSER_TESTS=1: a browser, too
@@ -154,6 +159,8 @@ lint: $(LINTER) ## Checks formatting, vet, the linters, all modules and, where s
 	go -C test/lab/cluster/kubebox mod tidy -diff || status=1
 	go vet ./... || status=1
 	go vet -tags faults ./... || status=1
+	go vet -tags manual ./cli || status=1
+	go -C tools/packaging vet -tags remove_all_sd ./... || status=1
 	$(LINTER) run || status=1
 	if command -v shellcheck >/dev/null; then
 		git ls-files -z --cached --others --exclude-standard -- '*.sh' .ci/run | xargs -0 -r shellcheck || status=1
@@ -186,5 +193,5 @@ check-dirty: ## Fails, and names the files, when generate, tidy or gofmt change 
 	fi
 
 .PHONY: clean
-clean: ## Removes bin/ and .cache/
-	rm -rf bin $(CACHE)
+clean: ## Removes bin/, dist/ and .cache/
+	rm -rf bin dist $(CACHE)

@@ -10,10 +10,11 @@
 #   OUT       where to put the images (bin/images)
 #   ARCHES    which architectures ("amd64 arm64")
 #   IMAGES    which images (all)
+#   PROGRAMS  a folder with programs to take instead of building them, as linux_amd64/machine-config-daemon
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-version=${VERSION:-$(git describe --tags --always --dirty 2>/dev/null || echo unknown)}
+version=${VERSION:-$(packaging/version.sh)}
 revision=${REVISION:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
 out=${OUT:-bin/images}
 read -ra arches <<<"${ARCHES:-amd64 arm64}"
@@ -60,7 +61,11 @@ root() {
 		ln -s rootfs/usr "$dir/usr"
 		for link in bin sbin lib lib64; do ln -s "rootfs/usr/$link" "$dir/$link"; done
 	fi
-	VERSION=$version GOOS=linux GOARCH=$arch packaging/programs.sh "$dir" "${programs[@]}"
+	if [[ ${PROGRAMS:-} ]]; then
+		cp "${programs[@]/#/$PROGRAMS/linux_$arch/}" "$dir/"
+	else
+		VERSION=$version GOOS=linux GOARCH=$arch packaging/programs.sh "$dir" "${programs[@]}"
+	fi
 	chmod -R u=rwX,go=rX "$dir"
 	tar --create --file "$dir.tar" --directory "$dir" --format=ustar --sort=name --mtime=@0 \
 		--owner=0 --group=0 --numeric-owner .

@@ -1,0 +1,52 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# dpkg says "remove", "purge", "upgrade" and others; rpm says how many versions stay. After a removal the host keeps its
+# record and the units that would take a bad configuration back. A purge, which rpm does not have, takes these away. The
+# configuration itself stays, and so do the files in /etc/machine-config-daemon/orig, which were there before it.
+set -e
+
+case "$1" in
+remove | purge | 0) ;;
+*) exit 0 ;;
+esac
+reload() {
+	if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+}
+reload
+[ "$1" = purge ] || exit 0
+
+# running reports whether an agent runs, as it does where the node has the agent's pod now.
+running() {
+	for exe in /proc/[0-9]*/exe; do
+		case $(readlink "$exe") in
+		*/machine-config-daemon-run) return 0 ;;
+		esac
+	done
+	return 1
+}
+
+state=/var/lib/machine-config-daemon
+if running || { [ -x "$state/bin/machine-config-daemon" ] && "$state/bin/machine-config-daemon" status -o json |
+	grep -q '^ *"pending": "..*"'; }; then
+	echo "noderefit-agent: another agent is at work on this host, or an update is: $state and the units stay." >&2
+	echo "docs/install.md says how to remove them later." >&2
+	exit 0
+fi
+if [ -d /run/systemd/system ]; then
+	systemctl --quiet disable --now machine-config-daemon-recover.service machine-config-daemon-prove.service || true
+fi
+system=/etc/systemd/system
+for name in recover prove reboot; do
+	rm -f "$system/machine-config-daemon-$name.service" "$system"/*.target.wants/"machine-config-daemon-$name.service"
+done
+for dropin in "$system"/*.service.d/~noderefit.conf; do
+	rm -f "$dropin"
+	rmdir "${dropin%/*}" 2>/dev/null || true
+done
+reload
+rm -rf "$state" /run/machine-config-daemon
+if [ -d /etc/machine-config-daemon ]; then
+	find /etc/machine-config-daemon -mindepth 1 -maxdepth 1 ! -name orig -exec rm -rf {} +
+	rmdir /etc/machine-config-daemon 2>/dev/null || true
+fi

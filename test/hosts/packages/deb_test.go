@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/noderefit/noderefit/test/lab"
+)
+
+// writable makes a lab host one whose dpkg can write: an overlay on /usr for as long as the host is on, and a database
+// in which nothing is installed but systemd.
+const writable = `
+rm -f /etc/dpkg/dpkg.cfg.d/* # which leave out manual pages
+mkdir -p /var/tmp/usr/upper /var/tmp/usr/work /var/lib/dpkg/info /var/lib/dpkg/updates /var/lib/dpkg/triggers
+mount -t overlay overlay -o lowerdir=/usr,upperdir=/var/tmp/usr/upper,workdir=/var/tmp/usr/work /usr
+printf 'Package: systemd\nStatus: install ok installed\nMaintainer: x\nArchitecture: %s\nVersion: 257\nDescription: x\n' \
+	"$(dpkg --print-architecture)" >/var/lib/dpkg/status
+touch /var/lib/dpkg/available
+mkdir -p /etc/machine-config-daemon`
+
+// there lists what the packages and the agent could leave, with sizes of files.
+const there = `
+find /etc /usr/bin /usr/lib/systemd /usr/share/man /usr/share/doc /usr/share/bash-completion /usr/share/zsh \
+	/usr/share/fish /var/lib /run/machine-config-daemon -path /var/lib/dpkg -prune -o -path /var/lib/systemd -prune \
+	-o -type f -printf '%p %s\n' -o -printf '%p %l\n' 2>/dev/null | sort`
+
+// debHost is a host on which packages are installed.
+type debHost struct {
+	*testing.T
+	*lab.Host
+
+	ctx context.Context //nolint:containedctx // that of the test
+}
+
+// does runs a script that has to succeed.
+func (h debHost) does(script string, args ...string) string {
+	h.T.Helper()
+	out, errs, exit, err := h.Exec(h.ctx, nil, append([]string{"sh", "-ec", script, "sh"}, args...)...)
+	if err != nil || exit != 0 {
+		h.Fatalf("%s: exit %d, %v: %s%s", script, exit, err, out, errs)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// fails runs a script that has to fail and to say something.
+func (h debHost) fails(says, script string) {
+	h.T.Helper()
+	out, errs, exit, err := h.Exec(h.ctx, nil, "sh", "-ec", script)
+	if err != nil || exit == 0 || !strings.Contains(string(errs), says) {
+		h.Errorf("%s: exit %d, %v: %s%s; want %q", script, exit, err, out, errs, says)
+	}
+}
+
+// put puts a package on the host.
+func (h debHost) put(file, name string) {
+	h.T.Helper()
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(h.HostPath("/var/tmp/"+name), data, 0o600)
+	}
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+const (
+	live = `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig","metadata":{"name":"live"},
+"spec":{"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
+{"path":"/etc/packages.conf","mode":420,"contents":{"source":"data:,one"}}]}}}}`
+	rebooting = `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig","metadata":{"name":"rebooting"},
+"spec":{"kernelArguments":["b=2"],"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
+{"path":"/etc/packages.conf","mode":420,"contents":{"source":"data:,one"}}]}}}}`
+	quiet = `{"apiVersion":"operator.openshift.io/v1","kind":"MachineConfiguration","metadata":{"name":"cluster"},
+"spec":{"nodeDisruptionPolicy":{"files":[{"path":"/etc/packages.conf","actions":[{"type":"None"}]}]}}}`
+	kubeconfig = `{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x",
+"user":"x"}}],"clusters":[{"name":"x","cluster":{"server":"https://127.0.0.1:1"}}],"users":[{"name":"x","user":{}}]}`
+)
+
+// debs takes the debs through their life on a host, and returns the record of a host in the middle of an update.
+func debs(ctx context.Context, t *testing.T, base *lab.Base, first, second string) []byte {
+	t.Helper()
+	booted, err := base.Boot(ctx, lab.Options{Name: "deb"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := debHost{T: t, Host: booted, ctx: ctx}
+	t.Cleanup(func() {
+		if t.Failed() {
+			if text, err := h.Journal(context.WithoutCancel(ctx)); err == nil {
+				t.Log(text)
+			}
+		}
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h.does(writable)
+	h.put(one(t, first, "noderefit-agent_*.deb"), "agent-1.deb")
+	h.put(one(t, second, "noderefit-agent_*.deb"), "agent-2.deb")
+	h.put(one(t, first, "kubectl-refit_*.deb"), "plugin-1.deb")
+	for name, text := range map[string]string{
+		"live.json": live, "rebooting.json": rebooting, "policy.json": quiet, "kubeconfig": kubeconfig,
+	} {
+		if err := os.WriteFile(h.HostPath("/var/tmp/"+name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.does("rmdir /etc/machine-config-daemon")
+	before := h.does(there)
+	installDebs(h)
+	upgradeDebs(h)
+	pending := removeInTheMiddle(h)
+
+	// Removed, the host keeps what would take a bad configuration back; purged, it has nothing of the agent any more.
+	h.does("dpkg -r noderefit-agent kubectl-refit")
+	h.fails("", "systemctl is-active machine-config-daemon.service")
+	h.does(`test ! -e /usr/bin/machine-config-daemon && test ! -e /usr/bin/kubectl-refit
+test -e /etc/systemd/system/machine-config-daemon-recover.service && test -x /var/lib/machine-config-daemon/bin/machine-config-daemon`)
+	purgeBesideAnother(h)
+	h.does("dpkg -P noderefit-agent kubectl-refit")
+	// The configuration stays: the host is as it was told to be.
+	before += "\n/etc/packages.conf 3"
+	if diff := cmp.Diff(sorted(before), sorted(h.does(there))); diff != "" {
+		t.Errorf("what a purge leaves (-want +got):\n%s", diff)
+	}
+	return pending
+}
+
+func sorted(text string) map[string]bool {
+	lines := map[string]bool{}
+	for line := range strings.Lines(text) {
+		lines[strings.TrimSpace(line)] = true
+	}
+	return lines
+}
+
+// installDebs installs both packages. The agent does not start before it is enabled and has credentials.
+func installDebs(h debHost) {
+	h.T.Helper()
+	h.does("dpkg -i /var/tmp/agent-1.deb /var/tmp/plugin-1.deb")
+	if got := h.does("dpkg-query -W -f '${Version}' noderefit-agent"); got != "1.0.0~rc.1" {
+		h.Errorf("the version is %s", got)
+	}
+	h.does("machine-config-daemon version && kubectl-refit version && machine-config-daemon run --help >/dev/null")
+	h.fails("", "systemctl is-enabled machine-config-daemon.service || systemctl is-active machine-config-daemon.service")
+	for _, file := range []string{
+		"/usr/share/man/man1/machine-config-daemon-apply.1.gz", "/usr/share/man/man1/kubectl-refit-explain.1.gz",
+		"/usr/share/bash-completion/completions/machine-config-daemon", "/usr/bin/kubectl_complete-refit",
+		"/usr/share/zsh/vendor-completions/_kubectl-refit", "/usr/share/fish/vendor_completions.d/kubectl-refit.fish",
+	} {
+		h.does(`test -s "$1" || { echo "$1 is not there" >&2; exit 1; }`, file)
+	}
+	h.does(`install -D -m 0600 /var/tmp/kubeconfig /etc/machine-config-daemon/kubeconfig
+systemctl enable --now machine-config-daemon && systemctl is-active machine-config-daemon`)
+}
+
+// upgradeDebs upgrades the agent while it runs: it runs on, as another process.
+func upgradeDebs(h debHost) {
+	h.T.Helper()
+	const process = "systemctl show -P InvocationID machine-config-daemon.service"
+	before := h.does(process)
+	h.does("dpkg -i /var/tmp/agent-2.deb")
+	if got := h.does("dpkg-query -W -f '${Version}' noderefit-agent"); got != "1.0.0" {
+		h.Errorf("the version is %s", got)
+	}
+	h.does("systemctl is-active machine-config-daemon.service && systemctl is-enabled machine-config-daemon.service")
+	if after := h.does(process); after == before || after == "" {
+		h.Errorf("the agent was not started anew: %q, %q", before, after)
+	}
+}
+
+// removeInTheMiddle tries to remove the agent in the middle of an update, and takes the update back. It returns the
+// record of the host in between.
+func removeInTheMiddle(h debHost) []byte {
+	h.T.Helper()
+	h.does(`machine-config-daemon apply --config /var/tmp/live.json --policy /var/tmp/policy.json
+machine-config-daemon apply --no-reboot --config /var/tmp/rebooting.json`)
+	const says = "is not removed in the middle of an update of this host: configuration rebooting is pending"
+	for _, how := range []string{"-r", "-P"} {
+		h.fails(says, "dpkg "+how+" noderefit-agent")
+	}
+	h.does("systemctl is-active machine-config-daemon.service && systemctl is-enabled machine-config-daemon.service")
+	h.does("dpkg -i /var/tmp/agent-2.deb") // an upgrade is no removal
+	record, err := os.ReadFile(h.HostPath("/var/lib/machine-config-daemon/boot.json"))
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.does("machine-config-daemon rollback --no-reboot && machine-config-daemon status -o json | grep -q '\"pending\": \"\"'")
+	return record
+}
+
+// purgeBesideAnother purges while another agent runs on the host, as it does where the node has the agent's pod now.
+func purgeBesideAnother(h debHost) {
+	h.T.Helper()
+	h.does(`mkdir -p /var/tmp/pod && cp /usr/bin/sleep /var/tmp/pod/machine-config-daemon-run
+systemd-run --unit=pod --property=Type=exec /var/tmp/pod/machine-config-daemon-run 600`)
+	_, errs, exit, err := h.Exec(h.ctx, nil, "dpkg", "-P", "noderefit-agent")
+	if err != nil || exit != 0 || !strings.Contains(string(errs), "another agent is at work on this host") {
+		h.Errorf("exit %d, %v: %s", exit, err, errs)
+	}
+	h.does(`systemctl stop pod
+test -e /etc/systemd/system/machine-config-daemon-recover.service && test -e /var/lib/machine-config-daemon/boot.json`)
+	// Installed and purged once more, without the other.
+	h.does("dpkg -i /var/tmp/agent-2.deb")
+}
