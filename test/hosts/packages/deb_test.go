@@ -40,7 +40,7 @@ type debHost struct {
 
 // does runs a script that has to succeed.
 func (h debHost) does(script string, args ...string) string {
-	h.T.Helper()
+	h.Helper()
 	out, errs, exit, err := h.Exec(h.ctx, nil, append([]string{"sh", "-ec", script, "sh"}, args...)...)
 	if err != nil || exit != 0 {
 		h.Fatalf("%s: exit %d, %v: %s%s", script, exit, err, out, errs)
@@ -50,7 +50,7 @@ func (h debHost) does(script string, args ...string) string {
 
 // fails runs a script that has to fail and to say something.
 func (h debHost) fails(says, script string) {
-	h.T.Helper()
+	h.Helper()
 	out, errs, exit, err := h.Exec(h.ctx, nil, "sh", "-ec", script)
 	if err != nil || exit == 0 || !strings.Contains(string(errs), says) {
 		h.Errorf("%s: exit %d, %v: %s%s; want %q", script, exit, err, out, errs, says)
@@ -59,7 +59,7 @@ func (h debHost) fails(says, script string) {
 
 // put puts a package on the host.
 func (h debHost) put(file, name string) {
-	h.T.Helper()
+	h.Helper()
 	data, err := os.ReadFile(file)
 	if err == nil {
 		err = os.WriteFile(h.HostPath("/var/tmp/"+name), data, 0o600)
@@ -142,7 +142,7 @@ func sorted(text string) map[string]bool {
 
 // installDebs installs both packages. The agent does not start before it is enabled and has credentials.
 func installDebs(h debHost) {
-	h.T.Helper()
+	h.Helper()
 	h.does("dpkg -i /var/tmp/agent-1.deb /var/tmp/plugin-1.deb")
 	if got := h.does("dpkg-query -W -f '${Version}' noderefit-agent"); got != "1.0.0~rc.1" {
 		h.Errorf("the version is %s", got)
@@ -162,7 +162,7 @@ systemctl enable --now machine-config-daemon && systemctl is-active machine-conf
 
 // upgradeDebs upgrades the agent while it runs: it runs on, as another process.
 func upgradeDebs(h debHost) {
-	h.T.Helper()
+	h.Helper()
 	const process = "systemctl show -P InvocationID machine-config-daemon.service"
 	before := h.does(process)
 	h.does("dpkg -i /var/tmp/agent-2.deb")
@@ -178,7 +178,7 @@ func upgradeDebs(h debHost) {
 // removeInTheMiddle tries to remove the agent in the middle of an update, and takes the update back. It returns the
 // record of the host in between.
 func removeInTheMiddle(h debHost) []byte {
-	h.T.Helper()
+	h.Helper()
 	h.does(`machine-config-daemon apply --config /var/tmp/live.json --policy /var/tmp/policy.json
 machine-config-daemon apply --no-reboot --config /var/tmp/rebooting.json`)
 	const says = "is not removed in the middle of an update of this host: configuration rebooting is pending"
@@ -197,7 +197,7 @@ machine-config-daemon apply --no-reboot --config /var/tmp/rebooting.json`)
 
 // purgeBesideAnother purges while another agent runs on the host, as it does where the node has the agent's pod now.
 func purgeBesideAnother(h debHost) {
-	h.T.Helper()
+	h.Helper()
 	h.does(`mkdir -p /var/tmp/pod && cp /usr/bin/sleep /var/tmp/pod/machine-config-daemon-run
 systemd-run --unit=pod --property=Type=exec /var/tmp/pod/machine-config-daemon-run 600`)
 	_, errs, exit, err := h.Exec(h.ctx, nil, "dpkg", "-P", "noderefit-agent")
