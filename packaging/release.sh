@@ -77,7 +77,7 @@ built() { # OS/ARCH NAMES...
 # pack makes an archive of what a folder has: sorted, of one owner and one time.
 pack() { # FOLDER FILE
 	local compress=cat
-	[[ $2 != *gz ]] || compress="gzip -9n"
+	[[ $2 != *gz ]] || compress="gzip -n"
 	tar --create --directory "$1" --format=ustar --sort=name "--mtime=@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
 		--numeric-owner --mode=u=rwX,go=rX -- $(ls -A "$1") | $compress >"$2"
 }
