@@ -245,6 +245,10 @@ func TestHelmInstallsAndUninstalls(t *testing.T) {
 	inputs(t)
 	c := cluster.New(t, cluster.Options{NoCRDs: true})
 	flags := []string{"--kubeconfig", c.Kubeconfig, "--namespace", api.Namespace, "--set", registry}
+	if text, err := kubectl(t.Context(), c, "apply", "--server-side", "--dry-run=server", "--warnings-as-errors", "-k",
+		root+"/packaging/kustomize/crds"); err != nil {
+		t.Errorf("the definitions are not taken without a warning: %v\n%s", err, text)
+	}
 	said := helm(t, append([]string{"install", "noderefit", chart, "--create-namespace"}, flags...)...)
 	if !strings.Contains(said, "kubectl label node NAME node-role.kubernetes.io/worker=") {
 		t.Errorf("the notes do not say how a node gets into a pool:\n%s", said)
