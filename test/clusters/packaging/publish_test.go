@@ -89,7 +89,7 @@ func TestAReleaseIsPublishedAndSigned(t *testing.T) {
 			t.Error("the chart is another one")
 		}
 		for _, reference := range references[:3] {
-			name := strings.Split(reference, "@")[0]
+			name, _, _ := strings.Cut(reference, "@")
 			config, err := tool(t.Context(), "crane", "config", name+":"+version)
 			if err != nil || !strings.Contains(config, `"org.opencontainers.image.version":"`+version+`"`) {
 				t.Errorf("%s: %v: %s", name, err, config)
