@@ -2,7 +2,10 @@
 
 package api
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // HoldKey is the annotation of a Node that holds a NodeHold. People write it, by kubectl refit hold and skip.
 const HoldKey = ownPrefix + "hold"
@@ -28,8 +31,11 @@ func (h *NodeHold) Holds(target string, now time.Time) bool {
 // person wanted to keep.
 func heldByPerson(annotations map[string]string) (*NodeHold, error) {
 	hold, err := Decode[*NodeHold](annotations, HoldKey)
+	if err == nil && hold != nil && len(hold.Config) > longestName {
+		err = fmt.Errorf("annotation %s: config has more than %d bytes", HoldKey, longestName)
+	}
 	if err != nil {
-		return &NodeHold{Why: "(annotation " + HoldKey + " cannot be read)"}, err
+		return &NodeHold{Why: shorten("the order cannot be read: "+err.Error(), quarantineReason)}, err
 	}
 	if hold != nil {
 		hold.By, hold.Why = shorten(hold.By, longestName), shorten(hold.Why, quarantineReason)

@@ -244,6 +244,12 @@ func (r *Report) unread(n *nodeReport) *Answer {
 	if n.Unread == "" {
 		return nil
 	}
+	if strings.Contains(n.Unread, api.HoldKey) {
+		return &Answer{
+			Verdict: Misconfigured, Blocking: &Object{Kind: "Node", Name: n.Name}, Because: n.Unread,
+			Do: "the node is held until then: kubectl refit release " + n.Name + ", and hold or skip the node anew if needed",
+		}
+	}
 	return &Answer{
 		Verdict: Misconfigured, Blocking: &Object{Kind: "Node", Name: n.Name}, Because: n.Unread,
 		Do: "take that annotation away: its writer writes it anew where it is needed",
@@ -441,7 +447,10 @@ func (r *Report) failed(n *nodeReport) *Answer {
 		a.Because = reason
 		a.Do = "correct what the reason names, or revert the MachineConfigs: the agent tries again by itself"
 	}
-	if !onTarget {
+	switch kept := n.pool.Rules.Kept[n.Name]; {
+	case kept != nil:
+		a.Because, a.Do = a.Because+"; "+kept.Because, kept.Do
+	case !onTarget:
 		a.Do = fmt.Sprintf("nothing: the pool controller sends the node to %s next", n.pool.Target)
 		if stop := n.pool.stops(); stop != nil && stop.Verdict == Paused {
 			a.Do = stop.Do + fmt.Sprintf(": then the node goes to %s", n.pool.Target)

@@ -323,7 +323,7 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 	case arrives:
 		return p.Complete(), p.Complete()
 	case stops:
-		return false, true
+		return false, a.Until.IsZero() // a person's hold may end by itself
 	case goesOn:
 	}
 	return false, false

@@ -41,6 +41,7 @@ func (p *Pool) Backwards() Pool {
 	}
 	back.Rules = Rules{
 		Policy: p.Rules.Policy, FailureBudget: p.Rules.FailureBudget, Orders: p.Rules.Orders, Holds: holds,
+		Kept: p.Rules.Kept, Absent: p.Rules.Absent, Uncounted: p.Rules.Uncounted,
 	}
 	return back
 }
@@ -66,7 +67,7 @@ func WhyRefused(q *api.Quarantine) string {
 
 // goesBack answers for a node that has a target whose gate has failed, until the node's turn to go back comes.
 func (r *Report) goesBack(n *nodeReport) *Answer {
-	if !n.Updated(n.pool.Target) || !n.pool.GoesBack() {
+	if !n.Updated(n.pool.Target) || !n.pool.GoesBack() || n.pool.Rules.Kept[n.Name] != nil {
 		return nil
 	}
 	q := n.pool.gateFailed()

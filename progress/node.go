@@ -194,6 +194,9 @@ func (n *Node) Moving() bool { return !n.Settled() && !n.Failing() }
 // Serving reports whether the node takes pods.
 func (n *Node) Serving() bool { return n.NotReady == "" && !n.Cordoned }
 
+// Dead reports whether the kubelet of the node is not ready, or silent.
+func (n *Node) Dead() bool { return strings.HasPrefix(n.NotReady, string(corev1.NodeReady)+"=") }
+
 // Unavailable reports whether the node does not serve, or is about to stop. A node that failed and serves again is
 // available.
 func (n *Node) Unavailable() bool { return !n.Serving() || n.Moving() }

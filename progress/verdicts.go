@@ -174,9 +174,9 @@ var Verdicts = []Meaning{
 	{CannotStage, AboutNode, "The node serves, and could not stage ahead for the reason given. The other nodes continue",
 		"Correct the named problem. The agent tries again by itself", "a-rolloutpolicy-holds-the-pool", goesOn, 8},
 	{HeldByPerson, AboutNode, "A person holds the node, as `kubectl refit hold` does. Rollouts go on without the node",
-		"`kubectl refit release NODE`, or wait if the answer names an end", "a-person-holds-a-node", stops, 14},
+		"`kubectl refit release NODE`, or wait if the answer names an end", "a-person-holds-a-node", stops, 15},
 	{Skipped, AboutNode, "A person has the node skipped for this configuration, as `kubectl refit skip` does. The " +
-		"next configuration includes the node", "`kubectl refit retry NODE`", "a-person-holds-a-node", stops, 14},
+		"next configuration includes the node", "`kubectl refit retry NODE`", "a-person-holds-a-node", stops, 15},
 	{WaitsForStage, AboutPool,
 		"An earlier stage is not done; the answer names the node that the stage waits for, and why",
 		"Wait, or explain the named node", "a-rolloutpolicy-holds-the-pool", goesOn, 14},

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -78,28 +79,31 @@ func (c *Cluster) Retry(ctx context.Context, node, why string) (said string, err
 	if err != nil {
 		return "", err
 	}
-	skipped := false
-	if hold := state.Hold; hold.Holds(p.Target, rollout.Now()) {
-		if hold.Config == "" {
-			return "", fmt.Errorf("node %s is held by %s: kubectl refit release %s comes first", node,
-				cmp.Or(hold.By, "somebody"), node)
-		}
-		if said, err = c.Release(ctx, node); err != nil {
-			return "", err
-		}
-		skipped = true
-	}
+	inForce, failed := state.Hold.Holds(p.Target, rollout.Now()), p.FailedOn(state)
 	switch {
-	case p.FailedOn(state):
-		return c.retryFailed(ctx, p.Name, node, why)
-	case skipped:
-		return said, nil
-	case state.Failing():
+	case inForce && state.Hold.Config == "":
+		return "", fmt.Errorf("node %s is held by %s: kubectl refit release %s comes first", node,
+			cmp.Or(state.Hold.By, "somebody"), node)
+	case !inForce && !failed && state.Failing():
 		return "", fmt.Errorf("nothing has to be done: the agent of node %s, which is %s, tries again by itself; "+
 			"kubectl refit explain node/%s names the cause", node, state.State, node)
+	case !inForce && !failed:
+		return "", fmt.Errorf("nothing is there to try again: node %s is not skipped, and %s did not fail there", node,
+			cmp.Or(p.Target, "a configuration"))
 	}
-	return "", fmt.Errorf("nothing is there to try again: node %s is not skipped, and %s did not fail there", node,
-		cmp.Or(p.Target, "a configuration"))
+	if failed {
+		if said, err = c.retryFailed(ctx, p.Name, node, why); err != nil {
+			return "", err
+		}
+	}
+	if inForce {
+		released, err := c.Release(ctx, node)
+		if err != nil {
+			return "", err
+		}
+		said = strings.TrimPrefix(said+"\n"+released, "\n")
+	}
+	return said, nil
 }
 
 // retryFailed lifts the failure of a pool's target on one node. Failures on other nodes stay.
@@ -115,19 +119,32 @@ func (c *Cluster) retryFailed(ctx context.Context, pool, node, why string) (stri
 		}
 		v.Follow = c.rulesIfKnown(ctx)
 		known, _ := progress.NewReport(v).Pool(p.Name)
-		others := slices.DeleteFunc(slices.Concat(known.Quarantined, known.Elsewhere), func(q api.Quarantine) bool {
-			return q.Node == node || !api.SameContent(q.Config, known.Target)
-		})
 		left := known
-		left.Quarantined, left.Elsewhere = others, nil
-		if left.Refuses(known.Target) {
-			return nil, "", fmt.Errorf("%s failed on node %s too, and stays quarantined: kubectl refit quarantine lift %s "+
-				"has all these nodes try again", known.Target, others[0].Node, p.Name)
+		left.Quarantined, left.Elsewhere = onOthers(known.Quarantined, node), onOthers(known.Elsewhere, node)
+		if q := left.Quarantine(); q != nil {
+			return nil, "", fmt.Errorf("one node alone cannot try it again: %s; kubectl refit quarantine lift %s is for the "+
+				"whole pool", progress.WhyRefused(q), p.Name)
 		}
 		one := api.Lifted{By: who, Since: rollout.Now().UTC().Truncate(time.Second), Why: message.OneLine(why)}
 		known.Quarantined, known.Elsewhere = onNode(known.Quarantined, node), onNode(known.Elsewhere, node)
-		return liftConfig(p, known, known.Target, one)
+		ch, _, err := liftConfig(p, known, known.Target, one)
+		if err != nil {
+			return nil, "", err
+		}
+		ch.event.note = fmt.Sprintf("%s has node %s try %s again", who, node, known.Target)
+		if one.Why != "" {
+			ch.event.note += ": " + one.Why
+		}
+		said := fmt.Sprintf("node %s tries %s again, before all other nodes", node, known.Target)
+		if p.Spec.Paused {
+			said += ", after kubectl refit resume " + p.Name
+		}
+		return ch, said, nil
 	})
+}
+
+func onOthers(list []api.Quarantine, node string) []api.Quarantine {
+	return slices.DeleteFunc(slices.Clone(list), func(q api.Quarantine) bool { return q.Node == node })
 }
 
 func onNode(list []api.Quarantine, node string) []api.Quarantine {

@@ -278,8 +278,9 @@ func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 	switch {
 	case len(nodes) == 0 || len(arrived) > 0:
 	case absent > 0:
-		return j.comesFirst(s, nodes[0], "did not prove the configuration, nor did another node of the stage: each is held, "+
-			"skipped, not ready, or has failed")
+		hold := j.comesFirst(s, nodes[0], "did not prove the configuration, nor did any other node of the stage")
+		hold.Do = "have one node of the stage prove it: kubectl refit explain node/" + nodes[0].Name + j.orBypass()
+		return hold
 	default:
 		return j.comesFirst(s, nodes[0], "failed, as all nodes of the stage did")
 	}

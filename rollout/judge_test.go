@@ -58,6 +58,8 @@ func nodeTo(t *testing.T, text, target string) progress.Node {
 			if value != "" {
 				n.NotReadySince = ago(t, value)
 			}
+		case "diskfull":
+			n.NotReady, n.NotReadySince = "DiskPressure=True", ago(t, value)
 		case "hold":
 			n.Hold = &api.NodeHold{By: "ann", Why: "debugging", Since: now.Add(-time.Hour)}
 			if value != "" {

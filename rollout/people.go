@@ -24,14 +24,26 @@ func keep(p *progress.Pool, rules *progress.Rules, now time.Time) {
 		if rules.Kept == nil {
 			rules.Kept, rules.Uncounted = map[string]*progress.Hold{}, map[string]bool{}
 		}
-		rules.Kept[n.Name] = keptBy(n)
-		rules.Uncounted[n.Name] = n.Hold.Config != "" && !n.Moving() && !progress.ControlPlane(p.Name)
+		rules.Kept[n.Name] = keptBy(n, p.Target)
+		rules.Uncounted[n.Name] = n.Hold.Config != "" && rests(n) && !progress.ControlPlane(p.Name)
 		lookAgain(rules, n.Hold.Until, now)
 	}
 }
 
-// keptBy returns the hold of a node that a person holds or skips.
-func keptBy(n *progress.Node) *progress.Hold {
+// rests reports whether nothing is left to do on a skipped node: the node is at rest, or went back and serves. A node that
+// is not ready cannot come to rest: it has only to be told to stay, or to have failed.
+func rests(n *progress.Node) bool {
+	switch {
+	case n.Settled():
+		return true
+	case n.NotReady != "":
+		return n.Desired == n.Current || n.Failing()
+	}
+	return n.State == api.RolledBack && n.Serving()
+}
+
+// keptBy returns the hold of a node that a person holds, or skips for a target.
+func keptBy(n *progress.Node, target string) *progress.Hold {
 	by := cmp.Or(message.OneLine(n.Hold.By), "somebody")
 	if !n.Hold.Since.IsZero() {
 		by += " since " + n.Hold.Since.UTC().Format(time.RFC3339)
@@ -41,19 +53,20 @@ func keptBy(n *progress.Node) *progress.Hold {
 	}
 	h := &progress.Hold{
 		Verdict: progress.HeldByPerson, Blocking: &progress.Object{Kind: "Node", Name: n.Name}, Until: n.Hold.Until,
-		Because: fmt.Sprintf("the node is held by %s: %s", by, message.OneLine(n.Hold.Why)),
+		Because: fmt.Sprintf("node %s is held by %s: %s", n.Name, by, message.OneLine(n.Hold.Why)),
 		Do:      "to end the hold: kubectl refit release " + n.Name,
 	}
 	if n.Hold.Config != "" {
-		h.Verdict, h.Because = progress.Skipped, fmt.Sprintf("the node is skipped for %s by %s: %s", n.Hold.Config, by,
+		h.Verdict, h.Because = progress.Skipped, fmt.Sprintf("node %s is skipped for %s by %s: %s", n.Name, target, by,
 			message.OneLine(n.Hold.Why))
 		h.Do = "to send the node after all: kubectl refit retry " + n.Name
 	}
 	return h
 }
 
-// passOver finds the nodes that the policy passes over, because they are not ready for long enough and have not begun.
-// A node that has begun may be dead by the configuration itself: such a node counts for as long as it lasts.
+// passOver finds the nodes that the policy passes over, because their kubelet has not been ready for long enough and they
+// have not begun. A node that has begun may be dead by the configuration itself: such a node counts for as long as it is
+// not ready. A node whose disk is full, or whose network is away, is not dead: its agent would drain it.
 func (j *judge) passOver() {
 	spec := j.spec.NotReady
 	if spec == nil || progress.ControlPlane(j.pool.Name) {
@@ -63,7 +76,7 @@ func (j *judge) passOver() {
 	for i := range j.pool.Nodes {
 		n := &j.pool.Nodes[i]
 		begun := n.Current == j.pool.Target || n.Desired == j.pool.Target && n.State != api.Done && n.State != ""
-		if n.NotReady == "" || n.NotReadySince.IsZero() || begun {
+		if !n.Dead() || n.NotReadySince.IsZero() || begun {
 			continue
 		}
 		end := n.NotReadySince.Add(after)

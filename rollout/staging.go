@@ -137,6 +137,7 @@ func (j *judge) survey(a *ahead, n *progress.Node) {
 		a.busy++
 	}
 	switch {
+	case j.absent(n) && n.Desired != target:
 	case n.Updated(target), j.pool.FailedOn(n), j.back[n.Name] && n.Desired != target && !asked:
 	case n.Desired == target:
 		if asked {

@@ -177,6 +177,8 @@ func (c *chooser) choose() {
 		switch {
 		case !c.wants(n):
 		case c.pool.Held(n) != nil && !c.stays(n):
+		case c.pool.Rules.Absent[n.Name] && leaving(n):
+			// The node hears nothing, and would count as begun. It is sent on when it is ready.
 		case c.free(n):
 			c.send(n)
 		case trial && !c.pool.Tries(n):
@@ -237,7 +239,7 @@ func (c *chooser) chooseIdle(nodes []*progress.Node) {
 		n := &c.pool.Nodes[i]
 		_, soaks := c.pool.Rules.Soaking[n.Name]
 		goes := leaving(n) || n.Desired == c.pool.Target && (n.Moving() || n.Failing())
-		if goes && !c.pool.Rules.Uncounted[n.Name] || soaks || c.pool.Rules.Gated[n.Name] != nil {
+		if goes || soaks || c.pool.Rules.Gated[n.Name] != nil {
 			under++
 		}
 	}
@@ -414,8 +416,8 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 		if !n.Staged.Is(c.pool.Target) {
 			s.Orders.Stage = nil // the next look decides whether the node may stage there
 		}
-	case c.pool.Refuses(n.Lift):
-		s.Lift = "" // the configuration failed again after the lift
+	case c.pool.Refuses(n.Lift), c.pool.Rules.Kept[n.Name] != nil:
+		s.Lift = "" // the configuration failed again after the lift, or a person keeps the node
 	}
 	return s, s.sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
 		s.Arrived != n.Arrived || s.Awaited != n.Awaited || !c.same(s.Orders, n.Orders)

@@ -3,10 +3,10 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -189,7 +189,8 @@ func policyPool(p *progress.Pool) api.RolloutPolicyPool {
 	return out
 }
 
-// holds returns why the pool's policy holds all nodes that have not arrived. The result is nil if a node may begin, or
+// holds returns why the pool's policy, or a person, holds all nodes that have not arrived. A person's hold is named if
+// nothing else holds a node. The result is nil if a node may begin, or
 // no node has to.
 func holds(p progress.Pool) *progress.Hold {
 	switch {
@@ -204,7 +205,7 @@ func holds(p progress.Pool) *progress.Hold {
 	if h := gated(p); h != nil {
 		return h
 	}
-	var first *progress.Hold
+	var first, kept *progress.Hold
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		if n.Desired == p.Target {
@@ -214,14 +215,16 @@ func holds(p progress.Pool) *progress.Hold {
 			continue
 		}
 		h := p.Held(n)
-		if h == nil {
+		switch {
+		case h == nil:
 			return nil
-		}
-		if first == nil {
-			first = h
+		case p.Rules.Kept[n.Name] != nil:
+			kept = cmp.Or(kept, h)
+		default:
+			first = cmp.Or(first, h)
 		}
 	}
-	return first
+	return cmp.Or(first, kept)
 }
 
 // bypassText returns which person bypasses the pool's policy, and why. The text is empty if the policy is not bypassed.
@@ -239,7 +242,10 @@ func heldCondition(p progress.Pool) mcfgv1.MachineConfigPoolCondition {
 	c := mcfgv1.MachineConfigPoolCondition{Type: api.PoolHeld, Status: corev1.ConditionFalse}
 	if h := holds(p); h != nil {
 		c.Status, c.Reason = corev1.ConditionTrue, string(h.Verdict)
-		c.Message = strings.Join([]string{h.Because, "RolloutPolicy " + p.Rules.Policy}, "; ")
+		c.Message = h.Because
+		if h.Verdict != progress.HeldByPerson && h.Verdict != progress.Skipped {
+			c.Message += "; RolloutPolicy " + p.Rules.Policy
+		}
 	}
 	return c
 }

@@ -114,7 +114,7 @@ func TestARetryOfOneNodeLeavesTheFailuresOfOthers(t *testing.T) {
 			n.Annotations[api.QuarantinedKey] = api.Encode([]api.Quarantine{failed("")})
 		})
 	}
-	l.refit("retry", "again-1").fails(t, 1, "failed on node again-2 too", "quarantine lift again")
+	l.refit("retry", "again-1").fails(t, 1, "failed on node again-2", "quarantine lift again is for the whole pool")
 	if lifted := l.lifted("again"); len(lifted) != 0 {
 		t.Errorf("%+v", lifted)
 	}
