@@ -45,7 +45,8 @@ var confinements = map[string]confinement{
 func TestPodsAreConfinedAsTheyAreMeantTo(t *testing.T) {
 	inputs(t)
 	pods := 0
-	for key, object := range objects(t, helm(t, "template", "noderefit", chart, "--set", "server.enabled=true")) {
+	for key, object := range objects(t, helm(t, "template", "noderefit", chart, "--set",
+		"server.enabled=true,image.registry=registry.example.com/noderefit")) {
 		template, found, err := unstructured.NestedMap(object, "spec", "template")
 		if err != nil {
 			t.Fatal(err)
