@@ -283,8 +283,8 @@ func (p *Pool) Tries(n *Node) bool {
 	})
 }
 
-// Trial returns the first node that Tries the target, and nil if no node does. No rollout waits for a node that a person
-// holds or skips, or that the policy passes over.
+// Trial returns the first node that Tries the target, and nil if no node does. No rollout waits for a node that a
+// person holds or skips, or that the policy passes over.
 func (p *Pool) Trial() *Node {
 	for i := range p.Nodes {
 		if n := &p.Nodes[i]; p.Tries(n) && p.Rules.Kept[n.Name] == nil && !p.Rules.Absent[n.Name] {

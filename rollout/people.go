@@ -30,8 +30,8 @@ func keep(p *progress.Pool, rules *progress.Rules, now time.Time) {
 	}
 }
 
-// rests reports whether nothing is left to do on a skipped node: the node is at rest, or went back and serves. A node that
-// is not ready cannot come to rest: it has only to be told to stay, or to have failed.
+// rests reports whether nothing is left to do on a skipped node: the node is at rest, or went back and serves. A node
+// that is not ready cannot come to rest: it has only to be told to stay, or to have failed.
 func rests(n *progress.Node) bool {
 	switch {
 	case n.Settled():
@@ -64,9 +64,9 @@ func keptBy(n *progress.Node, target string) *progress.Hold {
 	return h
 }
 
-// passOver finds the nodes that the policy passes over, because their kubelet has not been ready for long enough and they
-// have not begun. A node that has begun may be dead by the configuration itself: such a node counts for as long as it is
-// not ready. A node whose disk is full, or whose network is away, is not dead: its agent would drain it.
+// passOver finds the nodes that the policy passes over, because their kubelet has not been ready for long enough and
+// they have not begun. A node that has begun may be dead by the configuration itself: such a node counts for as long as
+// it is not ready. A node whose disk is full, or whose network is away, is not dead: its agent would drain it.
 func (j *judge) passOver() {
 	spec := j.spec.NotReady
 	if spec == nil || progress.ControlPlane(j.pool.Name) {

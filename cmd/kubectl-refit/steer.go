@@ -167,7 +167,7 @@ func quarantineList(o *options) *cobra.Command {
 
 func quarantineLift(o *options) *cobra.Command {
 	var why string
-	cmd := poolCommand(o, "lift POOL [CONFIG] [--why TEXT]", "Let a configuration be tried again that failed", 1,
+	cmd := poolCommand(o, "lift POOL [CONFIG] [--why TEXT]", "Allow a failed configuration to be tried again", 1,
 		func(ctx context.Context, c *refit.Cluster, pool string, args []string) (string, error) {
 			var config *string
 			if len(args) > 0 {
