@@ -22,7 +22,7 @@ func usurping(desired *machineconfig.Config) []Unreconcilable {
 	each(desired, func(field, kind, at string) {
 		to := g.follow(path.Clean(at))
 		if i := slices.IndexFunc(own, func(dir string) bool { return below(to, dir) }); i >= 0 {
-			g.refuse(field, kind+" "+at, fmt.Sprintf("%s is the agent's own; leave it out", own[i]))
+			g.refuse(field, kind+" "+at, fmt.Sprintf("%s belongs to the agent; leave it out", own[i]))
 		}
 	})
 	return g.found
