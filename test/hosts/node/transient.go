@@ -50,7 +50,7 @@ func (n *Node) TransientImage(ctx context.Context, ref, base string, texts map[s
 	}
 	_, err := n.Output(ctx, "ostree", "commit", "--repo=/ostree/repo", "--branch="+ref, "--bootable", "--no-bindings",
 		"--owner-uid=0", "--owner-gid=0", "--tree=ref="+base, "--tree=dir="+tree)
-	return errors.Join(err, os.RemoveAll(n.HostPath(tree)))
+	return errors.Join(err, lab.RemoveTree(n.HostPath(tree)))
 }
 
 // TransientEtc boots the host into an image with a transient /etc, as a machine that was installed from it. The ref of
