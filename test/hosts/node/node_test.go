@@ -65,7 +65,7 @@ func startWith(t *testing.T, build func() (string, error)) (context.Context, *No
 	t.Helper()
 	base := lab.Need(t)
 	t.Parallel() // hosts mostly wait
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	binary, err := build()
 	if err != nil {
