@@ -38,7 +38,11 @@ func (p *Plain) TransientEtc() (bool, error) {
 	return transientEtc(string(mounts)), nil
 }
 
-// transientEtc reads mountinfo, in which the last mount of a place counts.
+// transientUpper begins the directory in which the initramfs of ostree keeps a transient /etc. Other overlays of /etc,
+// such as those of systemd-confext, lie over an /etc that lasts, or over a transient one.
+const transientUpper = "/run/ostree/transient-etc"
+
+// transientEtc reads mountinfo for a mount of /etc that is ostree's own.
 func transientEtc(mountinfo string) (transient bool) {
 	for line := range strings.Lines(mountinfo) {
 		head, tail, _ := strings.Cut(line, " - ")
@@ -46,8 +50,8 @@ func transientEtc(mountinfo string) (transient bool) {
 		if len(fields) < 5 || len(rest) < 3 || fields[4] != "/etc" {
 			continue
 		}
-		transient = rest[0] == "overlay" && slices.ContainsFunc(strings.Split(rest[2], ","), func(option string) bool {
-			return strings.HasPrefix(option, "upperdir=/run/")
+		transient = transient || rest[0] == "overlay" && slices.ContainsFunc(strings.Split(rest[2], ","), func(option string) bool {
+			return strings.HasPrefix(option, "upperdir="+transientUpper)
 		})
 	}
 	return transient

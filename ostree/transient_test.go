@@ -16,7 +16,9 @@ func TestATransientEtcIsSeenByItsMount(t *testing.T) {
 		"31 25 8:1 /ostree/deploy/os/deploy/x.0/etc /etc rw,relatime shared:9 - ext4 /dev/sda1 rw\n":      false,
 		"31 25 0:27 / /etc rw - overlay overlay rw,lowerdir=/usr/etc,upperdir=/var/etc/upper,workdir=w\n": false,
 		"31 25 0:27 / /etc/ssh rw - overlay overlay rw,lowerdir=/usr/etc,upperdir=/run/x,workdir=w\n":     false,
-		overlayEtc + "40 31 8:1 /etc /etc rw - ext4 /dev/sda1 rw\n":                                       false,
+		// systemd-confext lies over both kinds.
+		overlayEtc + "40 31 0:30 / /etc ro - overlay confext ro,lowerdir=/run/confexts:/etc\n":                           true,
+		"31 25 0:27 / /etc rw - overlay confext rw,lowerdir=/run/c:/etc,upperdir=/run/systemd/confext/upper,workdir=w\n": false,
 		"no mounts at all": false,
 	} {
 		if got := transientEtc(text); got != want {

@@ -25,10 +25,10 @@ type Outcome struct {
 // it reads two small files and returns.
 func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 	o, err := e.recover(ctx, r)
-	if o.Rebooting || e.BootEtc == nil || ctx.Err() != nil {
-		return o, err
+	if err != nil || o.Rebooting || e.BootEtc == nil || ctx.Err() != nil {
+		return o, err // while nothing is decided nothing is written: the next try could decide for another revision
 	}
-	return o, errors.Join(err, e.rewriteEtc(ctx, r, o.Do))
+	return o, e.rewriteEtc(ctx, r, o.Do)
 }
 
 func (e *Engine) recover(ctx context.Context, r *Record) (Outcome, error) {

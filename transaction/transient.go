@@ -15,7 +15,8 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// etcWritten names the boot whose transient /etc has a configuration. It lies where each boot begins with nothing.
+// etcWritten names the boot whose transient /etc has a configuration, and the digest of that, from before the first file
+// is written; "written" ends the line once all are. It lies where each boot begins with nothing.
 const etcWritten = RunDir + "/etc"
 
 // rewriteEtc writes into a transient /etc what the record says, after a recovery: the revision under proof, where it
@@ -27,7 +28,7 @@ func (e *Engine) rewriteEtc(ctx context.Context, r *Record, done Todo) error {
 		rev = &p.Revision
 	}
 	if rev == nil || rev.Digest == "" {
-		return e.markWritten() // the host gets its first configuration in this boot, and later differences are drift
+		return e.markWritten("", etcComplete) // the host gets its first configuration in this boot, and later differences are drift
 	}
 	err := e.writeBootEtc(ctx, rev)
 	if err == nil {
@@ -47,14 +48,20 @@ func (e *Engine) writeBootEtc(ctx context.Context, rev *Revision) error {
 	if e.BootEtc == nil {
 		return nil
 	}
-	if in, err := e.Root.ReadFile(etcWritten); err == nil && string(in) == e.BootID {
-		return nil
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	in, err := e.Root.ReadFile(etcWritten)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	switch words := strings.Fields(string(in)); {
+	case len(words) == 0 || words[0] != e.BootID:
+	case words[len(words)-1] == etcComplete:
+		return nil
+	case words[1] != rev.Digest:
+		return fmt.Errorf("the transient /etc of this boot has a part of another configuration than %s: reboot the host",
+			rev.Config)
+	}
 	e.Say("recover", "writing "+rev.Config+" into the /etc of this boot")
-	err := e.writeTransient(ctx, rev)
-	if err != nil {
+	if err := e.writeTransient(ctx, rev); err != nil {
 		return fmt.Errorf("writing %s into the transient /etc: %w", rev.Config, err)
 	}
 	return nil
@@ -75,22 +82,36 @@ func (e *Engine) writeTransient(ctx context.Context, rev *Revision) error {
 		return err
 	}
 	j := &journal{ID: id, Steps: steps, root: e.Root, left: e.left}
-	if err := j.writeEtc(); err != nil {
+	if err := errors.Join(e.markWritten(rev.Digest, "begun"), fault("etc begun")); err != nil {
 		return err
 	}
-	if err := errors.Join(fault("etc written"), e.again(ctx, j)); err != nil {
+	if err := errors.Join(j.writeEtc(), fault("etc written")); err != nil {
 		return err
 	}
-	return e.markWritten()
+	for range busTries {
+		if err = e.again(ctx, j); err == nil || ctx.Err() != nil {
+			break
+		}
+		e.Say("act", err.Error())
+	}
+	// A bus that says nothing is no fault of the configuration: services that did not start are for the verdict.
+	return errors.Join(ctx.Err(), e.markWritten(rev.Digest, etcComplete))
 }
 
-// markWritten notes that nothing is to be written into the /etc of this boot any more.
-func (e *Engine) markWritten() error {
+const (
+	// etcComplete ends a mark of an /etc into which nothing is to be written any more.
+	etcComplete = "written"
+	// busTries is how often systemd is asked to see what was written.
+	busTries = 3
+)
+
+// markWritten notes how far the /etc of this boot is with a digest.
+func (e *Engine) markWritten(digest, state string) error {
 	note := files.StagePrefix + path.Base(etcWritten)
 	if err := errors.Join(e.Root.MkdirAll(RunDir, 0o755), e.Root.Remove(path.Join(RunDir, note))); err != nil {
 		return err
 	}
-	err := e.Root.Stage(RunDir, note, files.Node{Type: files.Regular, Mode: 0o600, Data: []byte(e.BootID)})
+	err := e.Root.Stage(RunDir, note, files.Node{Type: files.Regular, Mode: 0o600, Data: []byte(e.BootID + " " + digest + " " + state)})
 	return errors.Join(err, e.Root.Replace(RunDir, note, etcWritten))
 }
 

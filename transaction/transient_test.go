@@ -108,6 +108,26 @@ func TestAJournalLosesItsStepsInATransientEtcWithTheBoot(t *testing.T) {
 	}
 }
 
+func TestATransientEtcGetsNoSecondConfigurationInABoot(t *testing.T) {
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	var written []string
+	e := &Engine{Root: root, BootID: "now", Now: time.Now, Say: func(string, string) {},
+		BootEtc: func(r *Revision) ([]files.Want, error) { written = append(written, r.Config); return nil, nil }}
+	if err := e.markWritten("a", "begun"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.writeBootEtc(t.Context(), &Revision{Config: "b", Digest: "b"}); err == nil || !strings.Contains(err.Error(), "reboot") {
+		t.Errorf("b over a part of a: %v", err)
+	}
+	if err := e.writeBootEtc(t.Context(), &Revision{Config: "a", Digest: "a"}); err != nil || len(written) != 1 || written[0] != "a" {
+		t.Errorf("written %v: %v", written, err)
+	}
+}
+
 func TestATransientEtcIsWrittenOnceInABoot(t *testing.T) {
 	root, err := files.Open(t.TempDir())
 	if err != nil {

@@ -584,12 +584,14 @@ if [ "$1" ]; then
 fi
 shift
 if [ "$1" ]; then
-	mkdir -p /run/systemd/transient-etc/upper /run/systemd/transient-etc/work /run/systemd/transient-etc/etc
+	mkdir -p /run/ostree
+	mount -t tmpfs -o mode=0755 lab /run/ostree
+	mkdir -p /run/ostree/transient-etc/upper /run/ostree/transient-etc/work /run/ostree/transient-etc/etc
 	for name in machine-id hostname; do
-		cp -p "$1/etc/$name" /run/systemd/transient-etc/upper/
+		cp -p "$1/etc/$name" /run/ostree/transient-etc/upper/
 	done
-	cd /run/systemd/transient-etc
-	mount -t overlay -o "lowerdir=$1/usr/etc,upperdir=/run/systemd/transient-etc/upper,workdir=work" overlay etc
+	cd /run/ostree/transient-etc
+	mount -t overlay -o "lowerdir=$1/usr/etc,upperdir=/run/ostree/transient-etc/upper,workdir=work" overlay etc
 	cd /
 fi
 shift
@@ -700,7 +702,7 @@ func (h *Host) container(entry Entry) (*exec.Cmd, error) {
 		"--bind-ro=/run/systemd/remote:" + guestRemote,
 	}
 	if transient != "" {
-		args = append(args, "--bind=/run/systemd/transient-etc/etc:/etc")
+		args = append(args, "--bind=/run/ostree/transient-etc/etc:/etc")
 	}
 	env := []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_LOCK=0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"}
 	var inherited []*os.File
