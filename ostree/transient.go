@@ -50,9 +50,10 @@ func transientEtc(mountinfo string) (transient bool) {
 		if len(fields) < 5 || len(rest) < 3 || fields[4] != "/etc" {
 			continue
 		}
-		transient = transient || rest[0] == "overlay" && slices.ContainsFunc(strings.Split(rest[2], ","), func(option string) bool {
+		own := slices.ContainsFunc(strings.Split(rest[2], ","), func(option string) bool {
 			return strings.HasPrefix(option, "upperdir="+transientUpper)
 		})
+		transient = transient || rest[0] == "overlay" && own
 	}
 	return transient
 }

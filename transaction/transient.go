@@ -15,8 +15,8 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// etcWritten names the boot whose transient /etc has a configuration, and the digest of that, from before the first file
-// is written; "written" ends the line once all are. It lies where each boot begins with nothing.
+// etcWritten names the boot whose transient /etc has a configuration, and the digest of that, from before the first
+// file is written; "written" ends the line once all are. It lies where each boot begins with nothing.
 const etcWritten = RunDir + "/etc"
 
 // rewriteEtc writes into a transient /etc what the record says, after a recovery: the revision under proof, where it
@@ -28,7 +28,8 @@ func (e *Engine) rewriteEtc(ctx context.Context, r *Record, done Todo) error {
 		rev = &p.Revision
 	}
 	if rev == nil || rev.Digest == "" {
-		return e.markWritten("", etcComplete) // the host gets its first configuration in this boot, and later differences are drift
+		// The host gets its first configuration in this boot, and later differences are drift.
+		return e.markWritten("", etcComplete)
 	}
 	err := e.writeBootEtc(ctx, rev)
 	if err == nil {
@@ -111,7 +112,8 @@ func (e *Engine) markWritten(digest, state string) error {
 	if err := errors.Join(e.Root.MkdirAll(RunDir, 0o755), e.Root.Remove(path.Join(RunDir, note))); err != nil {
 		return err
 	}
-	err := e.Root.Stage(RunDir, note, files.Node{Type: files.Regular, Mode: 0o600, Data: []byte(e.BootID + " " + digest + " " + state)})
+	mark := []byte(e.BootID + " " + digest + " " + state)
+	err := e.Root.Stage(RunDir, note, files.Node{Type: files.Regular, Mode: 0o600, Data: mark})
 	return errors.Join(err, e.Root.Replace(RunDir, note, etcWritten))
 }
 

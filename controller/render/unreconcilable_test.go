@@ -40,7 +40,7 @@ func TestTheCulpritIsNamedWithTheField(t *testing.T) {
 		},
 		"the agent's own path": {
 			docs{plain}, docs{plain, document(t, "60-own", ofAgent)},
-			[]string{"MachineConfig/60-own: storage.files: file /var/lib/machine-config-daemon/boot.json: /var/lib/machine-config-daemon is"},
+			[]string{"MachineConfig/60-own: storage.files: file /var/lib/machine-config-daemon/boot.json: /var/lib/machine-config-daemon belongs to"},
 		},
 		"what hosts without an OS image have": {
 			docs{plain, document(t, "60-image", inImage)}, docs{document(t, "60-image", inImage)}, nil,
