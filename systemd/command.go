@@ -236,25 +236,18 @@ func (m *Manager) ended(ctx context.Context, name string) (running bool, e Ended
 	fail := func(err error) (bool, Ended, error) {
 		return false, e, fmt.Errorf("asking how %s ended: %w", name, err)
 	}
-	state, err := m.conn.GetUnitPropertiesContext(ctx, name)
+	service, err := m.properties(ctx, name)
 	if err != nil {
 		return fail(err)
 	}
-	active, _ := state["ActiveState"].(string)
-	load, _ := state["LoadState"].(string)
-	sub, _ := state["SubState"].(string)
+	active, _ := service["ActiveState"].(string)
+	load, _ := service["LoadState"].(string)
+	sub, _ := service["SubState"].(string)
 	switch {
 	case active == "inactive" && load != "loaded":
 		return fail(ErrUnitGone)
 	case active != "inactive" && active != "failed" && sub != "exited":
 		return true, e, nil
-	}
-	service, err := m.conn.GetUnitTypePropertiesContext(ctx, name, "Service")
-	if noSuchUnit(err) {
-		err = ErrUnitGone
-	}
-	if err != nil {
-		return fail(err)
 	}
 	e.Result, _ = service["Result"].(string)
 	e.Status, _ = service["ExecMainStatus"].(int32)

@@ -65,7 +65,7 @@ func (m *Manager) Facts(ctx context.Context, names ...string) ([]Facts, error) {
 
 func (m *Manager) facts(ctx context.Context, name string) (Facts, error) {
 	f := Facts{Name: name}
-	props, err := m.conn.GetUnitPropertiesContext(ctx, name)
+	props, err := m.properties(ctx, name)
 	if err != nil {
 		return f, err
 	}
@@ -83,18 +83,14 @@ func (m *Manager) facts(ctx context.Context, name string) (Facts, error) {
 	if splitName(name).typ != "service" || f.Load != "loaded" {
 		return f, nil
 	}
-	service, err := m.conn.GetUnitTypePropertiesContext(ctx, name, "Service")
-	if err != nil {
-		return f, err
-	}
-	f.Result, _ = service["Result"].(string)
-	f.User, _ = service["User"].(string)
-	f.Root, _ = service["RootDirectory"].(string)
+	f.Result, _ = props["Result"].(string)
+	f.User, _ = props["User"].(string)
+	f.Root, _ = props["RootDirectory"].(string)
 	for _, key := range []string{"ExecCondition", "ExecStartPre"} {
-		commands, _ := service[key].([][]any)
+		commands, _ := props[key].([][]any)
 		f.Before += len(commands)
 	}
-	if commands, _ := service["ExecStart"].([][]any); len(commands) == 1 && len(commands[0]) > 1 {
+	if commands, _ := props["ExecStart"].([][]any); len(commands) == 1 && len(commands[0]) > 1 {
 		f.Argv, _ = commands[0][1].([]string)
 	}
 	return f, nil

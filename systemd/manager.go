@@ -207,7 +207,7 @@ func (c condition) String() string {
 func (m *Manager) explain(ctx context.Context, name string) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), explainTimeout)
 	defer cancel()
-	props, err := m.conn.GetUnitPropertiesContext(ctx, name)
+	props, err := m.properties(ctx, name)
 	if err != nil {
 		return fmt.Sprintf("its state is unknown (%v)", err)
 	}
@@ -215,15 +215,8 @@ func (m *Manager) explain(ctx context.Context, name string) string {
 	c.load, _ = props["LoadState"].(string)
 	c.active, _ = props["ActiveState"].(string)
 	c.sub, _ = props["SubState"].(string)
-	if typ := splitName(name).typ; typ != "" {
-		iface := strings.ToUpper(typ[:1]) + typ[1:]
-		if p, err := m.conn.GetUnitTypePropertyContext(ctx, name, iface, "Result"); err == nil {
-			c.result, _ = p.Value.Value().(string)
-		}
-		if p, err := m.conn.GetUnitTypePropertyContext(ctx, name, iface, "ExecMainStatus"); err == nil {
-			c.exitStatus, _ = p.Value.Value().(int32)
-		}
-	}
+	c.result, _ = props["Result"].(string)
+	c.exitStatus, _ = props["ExecMainStatus"].(int32)
 	return c.String()
 }
 

@@ -65,12 +65,18 @@ type Service struct {
 // Ended reports whether no process of the service runs any more.
 func (s Service) Ended() bool { return s.Exited || s.State == "inactive" || s.State == "failed" }
 
+// properties returns all properties of a unit as they are in one moment. Two questions would not do: systemd forgets a
+// unit that has ended, and answers the second question for a unit without settings.
+func (m *Manager) properties(ctx context.Context, name string) (map[string]any, error) {
+	return m.conn.GetAllPropertiesContext(ctx, name)
+}
+
 // service returns a service by name. A service that does not exist is inactive.
 func (m *Manager) service(ctx context.Context, name string) (Service, error) {
 	fail := func(err error) (Service, error) {
 		return Service{}, fmt.Errorf("asking for the state of %s: %w", name, err)
 	}
-	props, err := m.conn.GetUnitPropertiesContext(ctx, name)
+	props, err := m.properties(ctx, name)
 	if err != nil {
 		return fail(err)
 	}
@@ -81,17 +87,7 @@ func (m *Manager) service(ctx context.Context, name string) (Service, error) {
 	s.Exited = s.State == "active" && sub == "exited"
 	id, _ := props["InvocationID"].([]byte)
 	s.Invocation = hex.EncodeToString(id)
-	if s.State == "inactive" {
-		return s, nil
-	}
-	env, err := m.conn.GetUnitTypePropertyContext(ctx, name, "Service", "Environment")
-	if noSuchUnit(err) {
-		return Service{State: "inactive"}, nil
-	}
-	if err != nil {
-		return fail(err)
-	}
-	s.Environment, _ = env.Value.Value().([]string)
+	s.Environment, _ = props["Environment"].([]string)
 	if s.State == "failed" {
 		s.Condition = strings.TrimPrefix(m.explain(ctx, name), "it is ")
 	}

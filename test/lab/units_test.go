@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +31,7 @@ func TestCommandsRunAsUnits(t *testing.T) {
 		{"what it writes is where it was asked to be", whatItWritesIsThere},
 		{"one that does not outlive its caller is stopped", theCallersOwnIsStopped},
 		{"one that outlives its caller is found and waited for", theOtherGoesOn},
+		{"one that ends while it is asked for is whole or gone", theEndingIsWholeOrGone},
 		{"a bus that starts anew is no loss", aNewBusIsNoLoss},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.play(ctx, t, host, units) })
@@ -130,6 +133,57 @@ func theCallersOwnIsStopped(ctx context.Context, t *testing.T, host *Host, units
 	}
 	if left, _, _, _ := host.Exec(ctx, nil, "pgrep", "-f", "^sleep 601"); len(left) > 0 {
 		t.Errorf("%s are left", strings.Fields(string(left)))
+	}
+}
+
+// theEndingIsWholeOrGone shows that an answer comes from one moment: systemd answers for a unit that has gone meanwhile
+// as for one without settings.
+func theEndingIsWholeOrGone(ctx context.Context, t *testing.T, host *Host, units *systemd.Units) {
+	t.Helper()
+	const runs = 100
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < runs && err == nil; i++ {
+			c := shell("exit 0")
+			c.Environment = []string{"A=b"}
+			if err = units.Start(ctx, c); err == nil {
+				err = systemd.Wait(ctx, units, c.Name)
+			}
+		}
+		done <- err
+	}()
+	var running atomic.Int64
+	bounded, stop := context.WithCancel(ctx)
+	defer stop()
+	var asking sync.WaitGroup
+	for range 8 { // one that is slow between two questions is among them
+		asking.Go(func() {
+			units := host.Units()
+			defer units.Close()
+			for bounded.Err() == nil {
+				s, err := units.Service(bounded, "x.service")
+				if bounded.Err() != nil {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				if s.Ended() {
+					continue
+				}
+				running.Add(1)
+				if len(s.Environment) == 0 {
+					t.Errorf("it has not ended, and has no environment: %+v", s)
+				}
+			}
+		})
+	}
+	err := <-done
+	stop()
+	asking.Wait()
+	if err != nil || running.Load() == 0 {
+		t.Errorf("%d answers were of a running unit: %v", running.Load(), err)
 	}
 }
 
