@@ -54,7 +54,8 @@ func (i Installer) Units() error {
 	return nil
 }
 
-// Wants returns what Units puts, as wants of this host. A place that can't be resolved is found by whoever uses them.
+// Wants returns what Units puts, as wants of this host. A want whose place can't be resolved has no label; each use of
+// the want reports that place.
 func (i Installer) Wants() []files.Want {
 	wants := Wants()
 	for n := range wants {

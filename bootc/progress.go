@@ -110,8 +110,8 @@ func (p *pace) end() {
 const longestLine = 256 << 10
 
 // listen makes a pipe, and passes on the progress that a program writes into it. If this process ends before the
-// program, the program finds that nobody listens, and goes on. stop, which is for the time after the program, closes
-// the pipe.
+// program, the program finds the pipe closed, and goes on. The caller calls stop after the program has ended; stop
+// closes the pipe.
 func listen(say func(text string)) (in *os.File, stop func(), err error) {
 	out, in, err := os.Pipe()
 	if err != nil {

@@ -231,6 +231,9 @@ func (v *situation) reportHost(r *nodeReport) {
 	if v.host.Config.Committed != "" {
 		r.set(api.CurrentConfig, v.host.Config.Committed)
 	}
+	if v.host.OS != "" {
+		r.set(api.OSKey, string(v.host.OS))
+	}
 	if v.host.Config.Previous != "" {
 		r.set(api.PreviousConfig, v.host.Config.Previous)
 	} else {

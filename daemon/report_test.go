@@ -13,6 +13,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -152,6 +153,13 @@ func TestNodeThatNothingIsDesiredOf(t *testing.T) {
 	joins := said(nil, reportNode(never, PhaseUnconfigured))
 	if joins[api.CurrentConfig] != cfgA || joins[api.StateKey] != string(api.Done) {
 		t.Errorf("a node that joins with a configuration says %v", joins)
+	}
+	if _, is := joins[api.OSKey]; is {
+		t.Errorf("a host that does not report its OS: %v", joins)
+	}
+	never.host.OS = host.OSOstree
+	if os := said(nil, reportNode(never, PhaseUnconfigured))[api.OSKey]; os != "ostree" {
+		t.Errorf("the OS is managed by %q", os)
 	}
 	never.host.Config.Committed = ""
 	if r := reportNode(never, PhaseUnconfigured); r != nil {

@@ -96,6 +96,23 @@ func (w Want) Field() string {
 // Subject names w in a message, by its path and, where w has one, its field.
 func (w Want) Subject() string { return strings.TrimSpace(w.Field() + " " + w.Path) }
 
+// Misplaced is the error of wants that a host can't have at their paths.
+type Misplaced []Misfit
+
+// Misfit is a want that a host can't have at its path. Reason begins with a verb, whose subject is the path.
+type Misfit struct {
+	Want   Want
+	Reason string
+}
+
+func (m Misplaced) Error() string {
+	var all []string
+	for _, one := range m {
+		all = append(all, one.Want.Subject()+" "+one.Reason)
+	}
+	return strings.Join(all, "; ")
+}
+
 // Difference is one aspect of one Want in which the host does not match. Expected and Found are digests, modes, ids or
 // link targets, never contents.
 type Difference struct {

@@ -201,6 +201,9 @@ func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
 	if a.compiled, err = layout.Make(v, a.cfg, a.old, a.made); err == nil {
 		err = a.compiled.Linkable()
 	}
+	if errors.As(err, new(files.Misplaced)) {
+		return &UnreachableError{Err: fmt.Errorf("%s: %w", a.cfg.Name, err)}
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.cfg.Name, err)
 	}
@@ -208,7 +211,7 @@ func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
 	if !files.Owners() {
 		a.result.Warnings = append(a.result.Warnings, "this program does not run as root: owners of files are not set")
 	}
-	a.differing, err = differing(v, a.compiled.Wants)
+	a.differing, err = v.Differing(a.compiled.Wants)
 	return err
 }
 
@@ -280,15 +283,7 @@ func (h *Host) stayOn(ctx context.Context, a *attempt) error {
 
 func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	u := a.update
-	if h.plain != nil {
-		if err := a.compiled.Writable(); err != nil {
-			return err
-		}
-	}
 	if h.transient {
-		if err := transaction.WrittenInTime(h.root, a.compiled.Wants); err != nil {
-			return &UnreachableError{Err: err}
-		}
 		if _, err := h.road(ctx); err != nil && !u.reboot {
 			return fmt.Errorf("this change would be lost with the boot: %w", err)
 		}
@@ -297,7 +292,7 @@ func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	case h.plain == nil:
 		u.road, u.Wants = transaction.RoadTree, a.compiled.Wants
 		if u.reboot {
-			u.Actions = nil // the reboot does all actions
+			u.Actions, u.road = nil, h.usualRoad() // the reboot does all actions
 		}
 	case !u.reboot:
 		u.road, u.Wants = transaction.RoadLive, a.compiled.Wants
@@ -516,7 +511,7 @@ func (h *Host) stageFiles(ctx context.Context, a *attempt) error {
 			Open: func(d ostree.Deployment) (*files.Root, error) {
 				return files.OpenWritable(path.Join("/sysroot", d.Dir))
 			}})
-	case transaction.RoadStaged:
+	case transaction.RoadStaged, transaction.RoadInPlace:
 		a.operation = e.NewStaged(a.record, h.staging(a))
 	default:
 		a.operation = e.NewLive(a.record, u.Update, u.road)

@@ -203,14 +203,14 @@ func (h *Host) onTree() bool {
 		return false
 	}
 	if r.Pending != nil {
-		return r.Pending.Road == transaction.RoadTree
+		return !r.Pending.Road.Deploys()
 	}
 	return r.Committed != nil && r.Committed.Digest != "" && r.Committed.Deployment == ""
 }
 
 // contradicts refuses to continue a pending update on another road than its own.
 func (h *Host) contradicts(r *transaction.Record) error {
-	if p := r.Pending; p != nil && (p.Road == transaction.RoadTree) != (h.plain == nil) {
+	if p := r.Pending; p != nil && p.Road.Deploys() != (h.plain != nil) {
 		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which needs another --os than %s",
 			p.Config, p.Road, h.os)}
 	}

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/rivals"
@@ -44,7 +45,7 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 	if s.Processes, err = rivals.Processes(h.root.ReadDir, h.root.ReadFile); err != nil {
 		return err
 	}
-	config, err := h.root.ReadFile(rivals.RPMOSTreeConfig)
+	config, err := h.root.ReadFile(api.RPMOSTreeConfig)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("looking for other managers of the OS: %w", err)
 	}

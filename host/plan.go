@@ -20,43 +20,8 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// subject returns one key for the subject of a want or of a change.
-func subject(kind, name string) string { return kind + " " + name }
-
-func subjectOf(w files.Want) string {
-	if w.Name != "" {
-		return subject(w.Kind, w.Name)
-	}
-	return subject(w.Kind, w.Path)
-}
-
 func subjectOfChange(c plan.Change) string {
-	return subject(string(c.Kind), c.Path+c.Name+c.User)
-}
-
-// differing returns the subjects that the host does not match; the key "" marks the agent's own paths.
-func differing(v layout.View, wants []files.Want) (map[string]bool, error) {
-	out := map[string]bool{}
-	for _, w := range wants {
-		d, err := v.Compare(w)
-		if err != nil {
-			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
-		}
-		if len(d) == 0 {
-			continue
-		}
-		switch w.Kind {
-		case "":
-			out[""] = true
-		case "password":
-			for user := range strings.FieldsSeq(w.Name) {
-				out[subject(w.Kind, user)] = true
-			}
-		default:
-			out[subjectOf(w)] = true
-		}
-	}
-	return out, nil
+	return layout.Subject(string(c.Kind), c.Path+c.Name+c.User)
 }
 
 // plan makes the plan of an attempt against the real state of the host, as far as the attempt has read it.
@@ -120,7 +85,37 @@ func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 	if p.Reboot && h.plain != nil && err == nil && len(a.wishing) == 0 {
 		p.Lost, err = h.loses(ctx, r)
 	}
+	if err == nil && a.compiled != nil && (old != cfg || len(a.differing) > 0) {
+		err = misplaced(p, h.places(a.compiled))
+	}
 	return p, err
+}
+
+// places returns a files.Misplaced where a configuration has paths that this host can't have.
+func (h *Host) places(c *layout.Layout) error {
+	if h.plain != nil || h.composefs != "" {
+		if err := c.Writable(); err != nil {
+			return err
+		}
+	}
+	if h.transient {
+		return transaction.WrittenInTime(h.root, c.Wants)
+	}
+	return nil
+}
+
+// misplaced adds to a plan what an error refuses for its path. It returns an error that is about
+// something else.
+func misplaced(p *plan.Plan, err error) error {
+	wrong, is := errors.AsType[files.Misplaced](err)
+	for _, m := range wrong {
+		p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: m.Want.Field(),
+			Reason: m.Want.Path + " " + m.Reason})
+	}
+	if is {
+		return nil
+	}
+	return err
 }
 
 // loses returns what an update that boots removes of others, in words for people.
@@ -225,17 +220,22 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 		a.drift = nil // apply would refuse such a host
 	}
 	var left []plan.Left
-	v := h.view()
-	if c, err := layout.Make(v, a.cfg, a.old, nil); err == nil {
-		if a.differing, err = differing(v, c.Wants); err != nil {
+	// A host that apply would refuse still has a plan.
+	compiled, unfit := layout.Make(h.view(), a.cfg, a.old, nil)
+	if unfit == nil {
+		a.compiled = compiled
+		if a.differing, err = h.view().Differing(compiled.Wants); err != nil {
 			return nil, err
 		}
-		left = h.leaves(c.Wants)
-	} // a host that apply would refuse still has a plan
+		left = h.leaves(compiled.Wants)
+	}
 	p, err := h.plan(ctx, a)
 	if err == nil {
 		p.Left = left
 		unread(p, r, a.noCopy)
+		if len(p.Unreconcilable) == 0 {
+			_ = misplaced(p, unfit) // what else apply would refuse is not in the plan
+		}
 	}
 	return p, err
 }
@@ -298,34 +298,34 @@ func observed(old *machineconfig.Config, drift []Drift) *machineconfig.Config {
 	c := *old
 	drifted := map[string][]string{}
 	for _, d := range drift {
-		s := subject(d.Kind, d.Subject())
+		s := d.key()
 		drifted[s] = append(drifted[s], d.What)
 	}
 	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f machineconfig.File) bool {
-		return drifted[subject("file", f.Path)] != nil
+		return drifted[layout.Subject("file", f.Path)] != nil
 	})
 	c.Directories = slices.DeleteFunc(slices.Clone(c.Directories), func(d machineconfig.Directory) bool {
-		return drifted[subject("directory", d.Path)] != nil
+		return drifted[layout.Subject("directory", d.Path)] != nil
 	})
 	c.Links = slices.DeleteFunc(slices.Clone(c.Links), func(l machineconfig.Link) bool {
-		return drifted[subject("link", l.Path)] != nil
+		return drifted[layout.Subject("link", l.Path)] != nil
 	})
 	c.Users = slices.Clone(c.Users)
 	for i, u := range c.Users {
-		if drifted[subject("sshkeys", u.Name)] != nil {
+		if drifted[layout.Subject("sshkeys", u.Name)] != nil {
 			c.Users[i].Keys = nil
 		}
-		if drifted[subject("password", u.Name)] != nil {
+		if drifted[layout.Subject("password", u.Name)] != nil {
 			c.Users[i].PasswordHash = nil
 		}
 	}
 	c.Units = slices.Clone(c.Units)
 	for i, u := range c.Units {
-		if what := drifted[subject("unit", u.Name)]; what != nil {
+		if what := drifted[layout.Subject("unit", u.Name)]; what != nil {
 			c.Units[i] = driftedUnit(u, what)
 		}
 		c.Units[i].Dropins = slices.DeleteFunc(slices.Clone(u.Dropins), func(d machineconfig.Dropin) bool {
-			return drifted[subject("dropin", u.Name+"/"+d.Name)] != nil
+			return drifted[layout.Subject("dropin", u.Name+"/"+d.Name)] != nil
 		})
 	}
 	return &c

@@ -43,9 +43,6 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 // RollbackOptions are the options of a rollback.
 type RollbackOptions struct{ RebootOptions }
 
-// errNoPrevious is the reason why a rollback has no target.
-var errNoPrevious = errors.New("rolling back: there is no previous committed configuration")
-
 // Rollback rolls back to the previous committed configuration; where an update is not proved yet, to the one before
 // that update. Rollback quarantines nothing: a person asked for it.
 func (h *Host) Rollback(ctx context.Context, o RollbackOptions) (*Result, error) {
@@ -91,7 +88,7 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o RollbackOp
 		return nil
 	}
 	if r.Previous == nil || r.Previous.Digest == "" {
-		return errNoPrevious
+		return errors.New("rolling back: there is no previous committed configuration")
 	}
 	cfg, err := h.revision(r.Previous)
 	if err != nil {

@@ -57,7 +57,7 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 		return err
 	}
 	drift = slices.DeleteFunc(drift, func(d Drift) bool {
-		return len(only) > 0 && !slices.Contains(only, subject(d.Kind, d.Subject()))
+		return len(only) > 0 && !slices.Contains(only, d.key())
 	})
 	if len(drift) == 0 {
 		return nil
@@ -123,13 +123,10 @@ func (h *Host) planRepair(r *transaction.Record, cfg *machineconfig.Config, poli
 func repaired(wants []files.Want, drift []Drift) []files.Want {
 	about := map[string]bool{}
 	for _, d := range drift {
-		about[subject(d.Kind, d.Subject())] = true
+		about[d.key()] = true
 	}
 	return slices.DeleteFunc(slices.Clone(wants), func(w files.Want) bool {
-		if w.Kind == "password" {
-			return !slices.ContainsFunc(strings.Fields(w.Name), func(user string) bool { return about[subject(w.Kind, user)] })
-		}
-		return w.Kind == "" || !about[subjectOf(w)]
+		return !slices.ContainsFunc(layout.Subjects(w), func(s string) bool { return about[s] })
 	})
 }
 

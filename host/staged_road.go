@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/layout"
@@ -20,21 +21,28 @@ import (
 // status is kept.
 func (h *Host) road(ctx context.Context) (transaction.Road, error) {
 	if h.plain == nil {
-		return transaction.RoadTree, nil
+		return h.usualRoad(), nil
 	}
 	road, why, err := chooseBootRoad(h.os, h.plain.Supported(ctx))
 	if err == nil && h.transient {
 		why = "/etc is transient, and recovery writes the configuration into it in each boot"
 	}
-	switch {
-	case err != nil:
+	h.way = strings.TrimSuffix(string(road)+": "+why, ": ")
+	if err != nil {
 		h.way = "none: " + err.Error()
-	case why != "":
-		h.way = string(road) + ": " + why
-	default:
-		h.way = string(road)
 	}
 	return road, err
+}
+
+// usualRoad returns the road of an update with a reboot on a host with nothing out of the ordinary.
+func (h *Host) usualRoad() transaction.Road {
+	switch {
+	case h.plain != nil:
+		return transaction.RoadSwitch
+	case h.services != nil:
+		return transaction.RoadInPlace
+	}
+	return transaction.RoadTree
 }
 
 // chooseBootRoad chooses between the switch road and the staged road. The staged road is for rpm-ostree, on hosts where
@@ -78,7 +86,8 @@ func (h *Host) prepareStaged(ctx context.Context, a *attempt) error {
 // staging returns the update of a as a transaction of the staged road.
 func (h *Host) staging(a *attempt) transaction.Staged {
 	u := a.update
-	s := transaction.Staged{Update: u.Update, Booted: u.booted.ID, Release: h.deployments.Release, Reclaim: u.reclaim}
+	s := transaction.Staged{Update: u.Update, Road: u.road, Booted: u.booted.ID, Release: h.deployments.Release,
+		Reclaim: u.reclaim}
 	if u.deploys {
 		s.Stage = func(ctx context.Context) (ostree.Deployment, error) { return h.stageDeployment(ctx, a) }
 	}

@@ -27,9 +27,11 @@ type Status struct {
 	Phase  string            `json:"phase"`
 	Reason string            `json:"reason"`
 	// Stuck means that no unit on the host moves the pending update on; Reason has the cause.
-	Stuck bool   `json:"stuck,omitempty"`
-	Since string `json:"since"` // RFC 3339; "" on a host that was never touched
-	OS    OS     `json:"os"`
+	Stuck bool `json:"stuck,omitempty"`
+	// Unreadable means that the boot record can't be used: which configuration is committed or pending is not known.
+	Unreadable bool   `json:"unreadable,omitempty"`
+	Since      string `json:"since"` // RFC 3339; "" on a host that was never touched
+	OS         OS     `json:"os"`
 	// Road is the road of the next update with a reboot, or the reason why no road is possible.
 	Road string `json:"road"`
 	// BootLimit is how often a new deployment may boot unproved before the boot loader itself rolls back, or why the boot
@@ -98,16 +100,13 @@ func (h *Host) Status(ctx context.Context) *Status {
 }
 
 func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
-	s := &Status{OS: h.os, Road: cmp.Or(h.way, string(transaction.RoadTree)), Deployments: []DeploymentStatus{},
+	s := &Status{OS: h.os, Road: cmp.Or(h.way, string(h.usualRoad())), Deployments: []DeploymentStatus{},
 		Quarantined: []transaction.Quarantined{}, Skipped: []string{}}
 	if h.composefs != "" {
 		s.OS = OS(h.composefs.String())
 	}
-	if h.plain != nil {
-		s.Road = cmp.Or(h.way, string(transaction.RoadSwitch))
-	}
 	if r == nil {
-		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; no command acts on the record"
+		s.State, s.Reason, s.Unreadable = transaction.Degraded, "the boot record can't be used: no command acts on it", true
 		h.listDeployments(ctx, s, &transaction.Record{})
 		return s
 	}

@@ -44,10 +44,11 @@ const (
 	failsAfter                   // the same, where the transaction itself has not recorded more
 )
 
-// The roads with a boot, and those without.
+// The roads with a boot, those of them with a deployment, and those without a boot.
 var (
-	booting = []transaction.Road{transaction.RoadSwitch, transaction.RoadStaged}
-	running = []transaction.Road{transaction.RoadLive, transaction.RoadTree}
+	booting   = []transaction.Road{transaction.RoadSwitch, transaction.RoadStaged, transaction.RoadInPlace}
+	deploying = []transaction.Road{transaction.RoadSwitch, transaction.RoadStaged}
+	running   = []transaction.Road{transaction.RoadLive, transaction.RoadTree}
 )
 
 // steps are the steps of the verbs apply and stage, in order. Until the step "commit" the host is wholly on its old
@@ -74,23 +75,23 @@ var steps = []step{
 	{name: "other managers", do: (*Host).refuseManagers, stages: true, fails: failsBefore,
 		does: "refuse a host that another program updates or reboots"},
 	{name: "choose the road", do: (*Host).chooseRoad, stages: true, fails: failsBefore,
-		does: "switch, staged, live or tree; refuse paths that the road cannot write"},
+		does: "switch, staged, live, in place or tree; refuse paths that the road cannot write"},
 	{name: "inhibitors", do: (*Host).refuseInhibited, stages: true, roads: booting, fails: failsBefore,
 		when:    "the agent starts the reboot",
 		applies: func(h *Host, a *attempt) bool { return !a.options.NoReboot && h.services != nil },
 		does:    "refuse while an inhibitor blocks reboots"},
-	{name: "return", do: (*Host).goTo, stages: true, roads: booting, fails: failsBefore,
+	{name: "return", do: (*Host).goTo, stages: true, roads: deploying, fails: failsBefore,
 		when: "no deployment can be made, and the configuration has a deployment", applies: returns,
 		does: "make that deployment the default, and boot it; recovery after the boot does the rest"},
-	{name: "compose", do: (*Host).prepareOS, stages: true, roads: booting, fails: failsBefore,
+	{name: "compose", do: (*Host).prepareOS, stages: true, roads: deploying, fails: failsBefore,
 		when: "the OS changes", applies: composes, undo: "kept for the next try",
 		does: "bring the OS to the disk, under the lock of staging"},
-	{name: "kernel arguments", do: (*Host).chooseArguments, stages: true, roads: booting, fails: failsBefore,
+	{name: "kernel arguments", do: (*Host).chooseArguments, stages: true, roads: deploying, fails: failsBefore,
 		does: "decide the arguments of the new deployment, and which arguments are ours"},
-	{name: "judge", do: (*Host).judgeOS, stages: true, roads: booting, fails: failsBefore,
+	{name: "judge", do: (*Host).judgeOS, stages: true, roads: deploying, fails: failsBefore,
 		when: "the OS changes", applies: composes,
 		does: "refuse an OS that would not boot with these arguments, or that leaves no way back"},
-	{name: "space", do: (*Host).findSpace, stages: true, roads: booting, fails: failsBefore,
+	{name: "space", do: (*Host).findSpace, stages: true, roads: deploying, fails: failsBefore,
 		does: "refuse a deployment without enough space, and paths that do not survive the boot"},
 	{name: "check", do: (*Host).check, stages: true, only: true,
 		does: "try what apply would write; the verb stage ends here"},
@@ -135,7 +136,7 @@ const proveStep = "prove"
 // bootSteps are the steps of the agent's units in the boot after a commit.
 var bootSteps = []step{
 	{name: "recover", do: (*Host).recoverBooted,
-		does: "find out which deployment has booted; write the files, on the staged road and into a transient /etc",
+		does: "find out which deployment has booted; write the files, on the staged road, in place, into a transient /etc",
 		undo: "go back",
 		points: []string{"first boot", "clock", "etc begun", "etc PATH", "etc written", "etc staged", "etc recorded",
 			"reread", "again", "give up", "apply PATH", "applied", "daemon-reload", "act SERVICE"}},

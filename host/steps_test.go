@@ -148,7 +148,8 @@ func TestTheRecordSaysOfAFailedStepWhatItDidBefore(t *testing.T) {
 
 // A step on a road that no update is on would never be taken.
 func TestEveryRoadOfAStepIsARoad(t *testing.T) {
-	all := []transaction.Road{transaction.RoadSwitch, transaction.RoadStaged, transaction.RoadLive, transaction.RoadTree}
+	all := []transaction.Road{transaction.RoadSwitch, transaction.RoadStaged, transaction.RoadInPlace, transaction.RoadLive,
+		transaction.RoadTree}
 	for _, part := range stepTables {
 		for _, s := range part.table {
 			for _, r := range s.roads {

@@ -125,7 +125,7 @@ func orNone(name string) string {
 func (v *Verification) WriteText(w io.Writer) error {
 	l := &lines{w: w}
 	for _, d := range v.Drift {
-		l.printf("%s: %s is %s, should be %s", strings.TrimSpace(subject(d.Kind, d.Subject())), d.What, d.Found, d.Expected)
+		l.printf("%s: %s is %s, should be %s", strings.TrimSpace(d.key()), d.What, d.Found, d.Expected)
 	}
 	if len(v.Drift) == 0 {
 		l.printf("The host matches %s.", v.Config)

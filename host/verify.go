@@ -44,6 +44,9 @@ type Drift struct {
 // Subject names what differs: a path, a unit's name or a user.
 func (d Drift) Subject() string { return d.Path + d.Name + d.User }
 
+// key is the subject as layout.Subjects has it.
+func (d Drift) key() string { return layout.Subject(d.Kind, d.Subject()) }
+
 // Verification is the output of verify with -o json.
 type Verification struct {
 	Config string  `json:"config"`
@@ -73,7 +76,7 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 	cfg = h.deliveries().over(cfg)
 	if !asked {
 		if p := r.Pending; p != nil && p.Deployment == booted.ID &&
-			(p.Road == transaction.RoadSwitch || p.Road == transaction.RoadStaged && p.Phase == transaction.PhaseProve) {
+			(p.Road == transaction.RoadSwitch || slices.Contains(booting, p.Road) && p.Phase == transaction.PhaseProve) {
 			rev = &p.Revision
 		}
 		if cfg, err = h.revision(rev); err != nil {
@@ -125,7 +128,7 @@ func (h *Host) drift(old *machineconfig.Config, res *Result) ([]Drift, error) {
 // driftText names the differing subject and aspect, but not the values: the text ends in journals, whose readers may
 // not be allowed to read the file. A digest gives a short secret away.
 func driftText(d Drift) string {
-	return strings.TrimSpace(subject(d.Kind, d.Subject())) + ": " + d.What
+	return strings.TrimSpace(d.key()) + ": " + d.What
 }
 
 // comparedPaths returns the paths whose changes may be drift. A unit's enablement depends on links that may appear

@@ -114,7 +114,7 @@ func (c *Layout) want(w files.Want) error {
 	}
 	for _, own := range []string{transaction.StateDir, transaction.RunDir, origDir, currentConfig} {
 		if w.Kind != "" && under(at, own) {
-			return fmt.Errorf("%s: %s belongs to the agent", w.Subject(), own)
+			return files.Misplaced{{Want: w, Reason: "is refused: " + own + " belongs to the agent; leave it out"}}
 		}
 	}
 	if i, dup := c.at[at]; dup {

@@ -5,10 +5,50 @@ package layout
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 )
+
+// Subject returns one key for the subject of a want or of a change.
+func Subject(kind, name string) string { return kind + " " + name }
+
+// Subjects returns the subjects of a want: several for passwords, which all stand in one file, and "" for the agent's
+// own paths.
+func Subjects(w files.Want) []string {
+	switch {
+	case w.Kind == "":
+		return []string{""}
+	case w.Name == "":
+		return []string{Subject(w.Kind, w.Path)}
+	case w.Kind != "password":
+		return []string{Subject(w.Kind, w.Name)}
+	}
+	var out []string
+	for user := range strings.FieldsSeq(w.Name) {
+		out = append(out, Subject(w.Kind, user))
+	}
+	return out
+}
+
+// Differing returns the subjects that the host does not match.
+func (v View) Differing(wants []files.Want) (map[string]bool, error) {
+	out := map[string]bool{}
+	for _, w := range wants {
+		d, err := v.Compare(w)
+		if err != nil {
+			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
+		}
+		if len(d) == 0 {
+			continue
+		}
+		for _, s := range Subjects(w) {
+			out[s] = true
+		}
+	}
+	return out, nil
+}
 
 // Writable refuses paths in the OS image. /usr is read-only, and the repository and all other deployments share its
 // files.
@@ -17,10 +57,15 @@ func (c *Layout) Writable() error {
 	if err != nil {
 		return err
 	}
+	var wrong files.Misplaced
 	for _, w := range c.Wants {
 		if at := places[w.Path]; under(at, "/usr") {
-			return fmt.Errorf("%s: %s is part of the OS image, which no configuration can change", w.Subject(), at)
+			wrong = append(wrong, files.Misfit{Want: w, Reason: "is refused: " + at + " is part of the OS image, which no " +
+				"configuration can change; leave it out"})
 		}
+	}
+	if len(wrong) > 0 {
+		return wrong
 	}
 	return nil
 }

@@ -38,6 +38,8 @@ type Plain struct {
 	textOnly atomic.Bool
 	version  atomic.Pointer[string]
 	features atomic.Pointer[[]string] // set with version
+	// transient is set once the mounts have been read.
+	transient atomic.Pointer[bool]
 }
 
 // NewPlain returns a Plain for the host whose root this process sees at root, "/" on the host itself. Commands for run

@@ -26,16 +26,19 @@ const wakingHint = "build the image with the units that docs/os-updates.md names
 // unitDirs are the directories of an image where units are found, and links to them.
 var unitDirs = []string{"/usr/lib/systemd/system", "/usr/etc/systemd/system"}
 
-// TransientEtc reports whether the running /etc is an overlay in memory, which ends with the boot.
+// TransientEtc reports whether the running /etc is an overlay in memory, which ends with the boot. The mounts are read
+// once: no running system changes the kind of its /etc.
 func (p *Plain) TransientEtc() (bool, error) {
-	mounts, err := os.ReadFile(p.host("/proc/self/mountinfo"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	if known := p.transient.Load(); known != nil {
+		return *known, nil
 	}
-	if err != nil {
+	mounts, err := os.ReadFile(p.host("/proc/self/mountinfo"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, &Error{Class: Failed, Doing: "looking how /etc is mounted", Err: err}
 	}
-	return transientEtc(string(mounts)), nil
+	transient := transientEtc(string(mounts))
+	p.transient.Store(&transient)
+	return transient, nil
 }
 
 // transientUpper begins the directory in which the initramfs of ostree keeps a transient /etc. Other overlays of /etc,

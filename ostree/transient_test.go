@@ -2,7 +2,11 @@
 
 package ostree
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 // overlayEtc is what a host with a transient /etc shows of its mounts.
 const overlayEtc = `25 1 8:1 / / ro,relatime shared:1 - overlay overlay ro,lowerdir=a,upperdir=b
@@ -23,6 +27,20 @@ func TestATransientEtcIsSeenByItsMount(t *testing.T) {
 	} {
 		if got := transientEtc(text); got != want {
 			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// A host asks several times in one command, and its mounts may be many.
+func TestTheMountsAreReadOnce(t *testing.T) {
+	root := hostTree(t, map[string]string{"proc/self/mountinfo": overlayEtc})
+	p := NewPlain(nil, root)
+	for range 2 {
+		if transient, err := p.TransientEtc(); err != nil || !transient {
+			t.Errorf("%t, %v", transient, err)
+		}
+		if err := os.RemoveAll(filepath.Join(root, "proc/self/mountinfo")); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -28,16 +28,60 @@ func usurping(desired *machineconfig.Config) []Unreconcilable {
 	return g.found
 }
 
-// InImage returns the paths of a configuration that no host with an OS image can have. Paths that the present
-// configuration has already are left out: such a host has no OS image. current is nil where there is none.
-func InImage(current, desired *machineconfig.Config) []Unreconcilable {
+// Image says whether hosts have an OS image, whose /usr no configuration can change.
+type Image int
+
+// What is known of the hosts.
+const (
+	ImageUnknown Image = iota // nothing, or not of all hosts
+	ImageThere                // one of them has an image
+	ImageAbsent               // all of them have none
+)
+
+// ImageOf returns what is known of hosts by how the OS of each is managed, as the agent reports it. "" means that
+// nothing is known of a host.
+func ImageOf(managed []string) Image {
+	switch {
+	case slices.ContainsFunc(managed, func(os string) bool { return os != "" && os != noImage }):
+		return ImageThere
+	case len(managed) == 0 || slices.Contains(managed, ""):
+		return ImageUnknown
+	}
+	return ImageAbsent
+}
+
+// noImage is the report of a host whose OS no image brings.
+const noImage = "none"
+
+// Refuses returns the paths of a configuration that these hosts can't have. Paths that the present configuration has
+// already are left out: they were accepted before. current is nil where there is none.
+func (i Image) Refuses(current, desired *machineconfig.Config) []Unreconcilable {
+	if i != ImageThere {
+		return nil
+	}
+	return inImage(current, desired)
+}
+
+// Warnings returns what may be refused by hosts of which nothing is known.
+func (i Image) Warnings(current, desired *machineconfig.Config) []string {
+	if i != ImageUnknown {
+		return nil
+	}
+	var out []string
+	for _, u := range inImage(current, desired) {
+		out = append(out, u.Field+": "+u.Reason+"; hosts that boot an image refuse it")
+	}
+	return out
+}
+
+func inImage(current, desired *machineconfig.Config) []Unreconcilable {
 	had := map[string]bool{}
 	if current != nil {
-		each(current, func(_, _, at string) { had[at] = true })
+		each(current, func(_, _, at string) { had[path.Clean(at)] = true })
 	}
 	g := newGuard(desired)
 	each(desired, func(field, kind, at string) {
-		if to := g.follow(path.Clean(at)); !had[at] && below(to, "/usr") && !below(to, "/usr/local") {
+		if to := g.follow(path.Clean(at)); !had[path.Clean(at)] && below(to, "/usr") && !below(to, "/usr/local") {
 			g.refuse(field, kind+" "+at, "/usr is part of the OS image, which no configuration can change; below /etc and "+
 				"/usr/local it can")
 		}
@@ -45,9 +89,9 @@ func InImage(current, desired *machineconfig.Config) []Unreconcilable {
 	return g.found
 }
 
-// Misplaced returns the paths of a configuration that no host can have, for a pool that never had a configuration.
-func Misplaced(desired *machineconfig.Config) []Unreconcilable {
-	return append(usurping(desired), InImage(nil, desired)...)
+// Misplaced returns the paths of a configuration that hosts can't have, for a pool that never had a configuration.
+func Misplaced(desired *machineconfig.Config, image Image) []Unreconcilable {
+	return append(usurping(desired), image.Refuses(nil, desired)...)
 }
 
 func below(at, dir string) bool { return at == dir || strings.HasPrefix(at, dir+"/") }

@@ -30,6 +30,7 @@ func TestPathsThatNoHostCanHave(t *testing.T) {
 		"by a link of its own":        {nil, linked, true, false},
 		"by two dots":                 {nil, file("/etc/../usr/a"), true, false},
 		"that was there before":       {file("/usr/lib/a"), file("/usr/lib/a"), false, false},
+		"that was spelled otherwise":  {file("/usr//lib/../lib/a"), file("/usr/lib/a"), false, false},
 		"beside one that was":         {file("/usr/lib/a"), file("/usr/lib/a", "/usr/lib/b"), true, false},
 		"the agent's record":          {nil, file("/var/lib/machine-config-daemon/boot.json"), false, true},
 		"the agent's runtime":         {nil, file("/run/machine-config-daemon/lock"), false, true},
@@ -37,13 +38,40 @@ func TestPathsThatNoHostCanHave(t *testing.T) {
 		"the committed configuration": {nil, file("/etc/machine-config-daemon/currentconfig"), false, true},
 		"an admin's, beside these":    {nil, file("/etc/machine-config-daemon/packages.yaml"), false, false},
 	} {
-		image := len(InImage(test.current, test.desired)) > 0
+		image := len(ImageThere.Refuses(test.current, test.desired)) > 0
+		if warned := len(ImageUnknown.Warnings(test.current, test.desired)) > 0; warned != image ||
+			ImageUnknown.Refuses(test.current, test.desired) != nil || ImageThere.Warnings(test.current, test.desired) != nil ||
+			ImageAbsent.Refuses(test.current, test.desired) != nil || ImageAbsent.Warnings(test.current, test.desired) != nil {
+			t.Errorf("%s: warned %t", name, warned)
+		}
 		p, err := Make(test.current, test.desired, Options{})
 		if err != nil || image != test.image || len(p.Unreconcilable) > 0 != test.agent {
 			t.Errorf("%s: in the image %t, unreconcilable %v, %v", name, image, p.Unreconcilable, err)
 		}
-		if found := len(Misplaced(test.desired)) > 0; test.current == nil && found != (test.image || test.agent) {
+		if found := len(Misplaced(test.desired, ImageUnknown)) > 0; test.current == nil && found != test.agent {
+			t.Errorf("%s: misplaced %t where nothing is known of the hosts", name, found)
+		}
+		if found := len(Misplaced(test.desired, ImageThere)) > 0; test.current == nil && found != (test.image || test.agent) {
 			t.Errorf("%s: misplaced %t", name, found)
+		}
+	}
+}
+
+func TestWhatIsKnownOfHostsAndTheirImages(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		managed []string
+		want    Image
+	}{
+		{nil, ImageUnknown},
+		{[]string{""}, ImageUnknown},
+		{[]string{"none", ""}, ImageUnknown},
+		{[]string{"none", "none"}, ImageAbsent},
+		{[]string{"none", "rpm-ostree", ""}, ImageThere},
+		{[]string{"bootc (composefs, bls)"}, ImageThere},
+	} {
+		if got := ImageOf(test.managed); got != test.want {
+			t.Errorf("%q: %v, want %v", test.managed, got, test.want)
 		}
 	}
 }

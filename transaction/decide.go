@@ -24,9 +24,16 @@ const (
 	// RoadLive: the running system changes, because nothing in the change needs a boot. The commit is a write of the boot
 	// record.
 	RoadLive Road = "live"
-	// RoadTree: the host has no ostree. The journal carries everything, and the commit is a write of the boot record.
+	// RoadInPlace: the host has no ostree, and the change needs a boot. The journal carries everything, the commit is a
+	// write of the boot record, and the files are applied in the next boot.
+	RoadInPlace Road = "in-place"
+	// RoadTree: the host has no ostree, and nothing in the change needs a boot, or the host does not run. The journal
+	// carries everything, and the commit is a write of the boot record.
 	RoadTree Road = "tree"
 )
+
+// Deploys reports whether the road is for hosts with ostree.
+func (r Road) Deploys() bool { return r != RoadInPlace && r != RoadTree }
 
 // situation is the input of recovery's decision, besides the boot record.
 type situation struct {
@@ -119,7 +126,7 @@ func decide(r *Record, s situation) Decision {
 		return Decision{Do: RollForward, Why: fmt.Sprintf("update to %s was interrupted after its commit", p.Config)}
 	case PhaseUndo:
 		switch {
-		case p.Road != RoadSwitch && p.Road != RoadStaged:
+		case !p.deploys() && !p.filesBoot():
 			return Decision{Do: UndoHere, Why: p.Reason, Quarantine: p.Quarantine}
 		case onNew && (p.deploys() || s.BootID == p.BootID):
 			return Decision{Do: GoBack, Why: p.Reason, Quarantine: p.Quarantine}
@@ -187,6 +194,12 @@ func decideStaged(p *Pending, s situation) Decision {
 // deploys reports whether the update has a deployment of its own.
 func (p *Pending) deploys() bool {
 	return p.Road == RoadSwitch || p.Road == RoadStaged && p.Deployment != p.From
+}
+
+// filesBoot reports whether the boot of the same deployment, or of a host without deployments, applies the update's
+// files.
+func (p *Pending) filesBoot() bool {
+	return p.Road == RoadInPlace || p.Road == RoadStaged && p.Deployment == p.From
 }
 
 func (p *Pending) cutEarly() string {

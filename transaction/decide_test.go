@@ -116,7 +116,7 @@ func situationOf(t *testing.T, words []datadriven.CmdArg) (*Record, situation) {
 func complete(p *Pending) {
 	p.Config, p.Digest, p.From, p.BootID, p.MaxAttempts, p.Timeout = "b", "bb", "A", thisBoot, 3, time.Minute
 	switch {
-	case p.Road == RoadTree:
+	case p.Road == RoadTree, p.Road == RoadInPlace:
 		p.From = ""
 	case p.Road == RoadLive:
 		p.Deployment = p.From

@@ -441,7 +441,11 @@ func (e *Engine) finish(ctx context.Context, r *Record, j *journal) error {
 func (e *Engine) settle(r *Record) error {
 	p, before := r.Pending, r.Committed
 	e.Say("settle", p.Config)
-	e.commitRevision(r, p.Revision)
+	rev := p.Revision
+	if !p.deploys() {
+		rev.Transaction = "" // where a cut leaves its journal behind, recovery removes the journal
+	}
+	e.commitRevision(r, rev)
 	if err := errors.Join(e.store().save(r), fault("settled")); err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ var faults struct {
 //	kill   SIGKILL to the process at point N
 //	hang   write a file beside the request, and stay there until the test pulls the plug
 //	error  the effect fails at point N
-//	trace  write the name of each point to the file N
+//	trace  write the name of each point to the file N, after an empty line where another process has written before
 //	linger stay at each point for the time N, as "2ms", while other work goes on
 func fault(point string) error {
 	faults.Lock()
@@ -56,6 +56,9 @@ func fault(point string) error {
 	if faults.mode == "trace" {
 		f, err := os.OpenFile(faults.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err == nil {
+			if info, err := f.Stat(); err == nil && info.Size() > 0 && faults.count == 1 {
+				_, _ = fmt.Fprintln(f)
+			}
 			_, _ = fmt.Fprintln(f, point)
 			_ = f.Close()
 		}

@@ -133,7 +133,8 @@ func (o *switchOperation) Commit(ctx context.Context) error {
 }
 
 // stagedOperation is the staged road: the deployment that boots decides, and the files follow on the first boot. A
-// staged deployment that is lost at the shutdown changes nothing.
+// staged deployment that is lost at the shutdown changes nothing. Without a deployment, on this road and in place, the
+// record decides.
 type stagedOperation struct {
 	booting
 	s Staged
@@ -150,7 +151,7 @@ func (o *stagedOperation) Stage(ctx context.Context) error {
 	if err := o.e.Tidy(ctx, o.r); err != nil {
 		return err
 	}
-	return o.begin(ctx, o.s.Update, &Pending{Revision: o.s.Revision, Phase: PhasePrepare, Road: RoadStaged,
+	return o.begin(ctx, o.s.Update, &Pending{Revision: o.s.Revision, Phase: PhasePrepare, Road: o.s.Road,
 		From: o.s.Booted, BootID: o.e.BootID, MaxAttempts: maxAttempts, Timeout: o.s.Timeout, Baseline: o.s.Baseline})
 }
 

@@ -385,7 +385,7 @@ func (e *Engine) Settle(r *Record) error {
 func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine bool) error {
 	p := r.Pending
 	p.Phase, p.Reason, p.Quarantine = PhaseUndo, why, quarantine
-	if p.Road == RoadStaged && !p.deploys() {
+	if p.filesBoot() {
 		p.BootID = e.BootID
 	}
 	r.setState(Working, "going back: "+why, e.Now())
@@ -393,7 +393,7 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 	if err := errors.Join(fault("give up"), e.store().save(r), fault("given up")); err != nil {
 		return err
 	}
-	if p.Road == RoadStaged && !p.deploys() {
+	if p.filesBoot() {
 		return e.takeBackHere(ctx, r)
 	}
 	if !p.deploys() {

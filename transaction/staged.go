@@ -12,9 +12,11 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// Staged is an update that boots on a host whose deployments can't be switched.
+// Staged is an update that boots on a host whose deployments can't be switched, or that has none.
 type Staged struct {
 	Update
+	// Road is RoadStaged or RoadInPlace.
+	Road Road
 	// Booted is the deployment that the host runs and goes back to.
 	Booted string
 	// Stage makes the deployment, locked: it does not boot. Stage is nil where only files change. Then the record decides,
@@ -69,7 +71,7 @@ func (e *Engine) etcJournal(ctx context.Context, r *Record) (*journal, error) {
 // through this runs out of attempts all the same.
 func (e *Engine) reread(r *Record, journals ...*journal) error {
 	p := r.Pending
-	if p.Road != RoadStaged || p.Reread == e.BootID {
+	if p.Road != RoadStaged && p.Road != RoadInPlace || p.Reread == e.BootID {
 		return nil
 	}
 	why, err := e.early(journals, func(j *journal, st *step) (bool, error) {

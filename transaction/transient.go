@@ -236,7 +236,7 @@ func WrittenInTime(root *files.Root, wants []files.Want) error {
 		}
 		return string(all)
 	}
-	var errs []error
+	var wrong files.Misplaced
 	reported := map[string]bool{}
 	for _, w := range wants {
 		at, err := root.Resolve(w.Path)
@@ -256,8 +256,11 @@ func WrittenInTime(root *files.Root, wants []files.Want) error {
 			continue
 		}
 		reported[w.Name] = true
-		errs = append(errs, fmt.Errorf("%s is %s, and this host's /etc is transient: the agent writes it later in each "+
-			"boot; build it into the image", w.Subject(), why))
+		wrong = append(wrong, files.Misfit{Want: w, Reason: "is " + why + ", and this host's /etc is transient: the agent " +
+			"writes it later in each boot; build it into the image"})
 	}
-	return errors.Join(errs...)
+	if len(wrong) > 0 {
+		return wrong
+	}
+	return nil
 }

@@ -225,9 +225,9 @@ func (b *bench) run(ctx context.Context, n int, steps []step) (map[string]*resul
 
 // onRoot are the steps of apply on the running host's own root without its boot loader, which is what upstream's
 // once-from does, and of the naive side. Both stand in one round, so that whatever else the machine does meanwhile is
-// the same to both.
+// the same to both. A policy says that nothing needs a reboot: a change that does would wait for one.
 func (b *bench) onRoot() []step {
-	none := func(doc string) []string { return b.apply(doc, "--os", "none") }
+	none := func(doc string) []string { return b.apply(doc, "--os", "none", "--policy", b.docs["policy"]) }
 	return []step{
 		{name: "apply.bare", argv: none("c1"), before: func(ctx context.Context) error { return b.reset(ctx, true) }},
 		{name: "apply.first", argv: none("c1"), before: func(ctx context.Context) error { return b.reset(ctx, false) }},

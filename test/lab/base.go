@@ -122,7 +122,7 @@ func missingPackages() []string {
 	return missing
 }
 
-// Install installs the Debian packages of missing programs with apt-get.
+// Install installs the Debian packages of the programs that the lab needs and this machine lacks.
 func Install(ctx context.Context, log io.Writer) error {
 	if err := InstallPackages(ctx, log, missingPackages()); err != nil {
 		return fmt.Errorf("installing packages for the host lab: %w", err)
@@ -130,17 +130,18 @@ func Install(ctx context.Context, log io.Writer) error {
 	return nil
 }
 
-// InstallPackages installs Debian packages with apt-get. With an empty list it does nothing.
+// InstallPackages installs Debian packages by test/deps.sh, which names them first and changes nothing else of the
+// machine. With an empty list it does nothing.
 func InstallPackages(ctx context.Context, log io.Writer, packages []string) error {
 	if len(packages) == 0 {
 		return nil
 	}
-	// These commands are not killed with this process: dpkg would stop in the middle of its work.
-	if err := run(ctx, log, 0, nil, "apt-get", "update", "-q"); err != nil {
+	root, err := Repository()
+	if err != nil {
 		return err
 	}
-	install := []string{"apt-get", "install", "-q", "-y", "--no-install-recommends"}
-	return run(ctx, log, 0, nil, append(install, packages...)...)
+	// This command is not killed with this process: dpkg would stop in the middle of its work.
+	return run(ctx, log, 0, nil, append([]string{filepath.Join(root, "test/deps.sh")}, packages...)...)
 }
 
 // Base is the start of every Host. A built Base is never changed.

@@ -45,6 +45,9 @@ type Options struct {
 	// WritableSysroot mounts /sysroot and /boot read-write. Otherwise both are read-only, and ostree remounts them in a
 	// mount namespace of its own.
 	WritableSysroot bool
+	// WithoutOSTree makes a host of packages: the same tree with an /etc that lasts, and nothing that shows ostree. /usr
+	// stays read-only, because hosts share its files.
+	WithoutOSTree bool
 	// HostNetwork leaves the host in this machine's network. Otherwise the host has only a loopback interface and what
 	// Connect connects.
 	HostNetwork bool
@@ -695,11 +698,15 @@ func (h *Host) container(entry Entry) (*exec.Cmd, error) {
 		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
 		"--link-journal=no", "--resolv-conf=off", "--timezone=off",
 		"--machine=" + h.options.Hostname, "--directory=" + root,
-		bind + disk + ":/sysroot:norbind", bind + here + "/boot:/boot",
 		"--bind=" + disk + "/ostree/deploy/" + entry.OS() + "/var:/var:norbind",
 		"--bind-ro=" + root + "/usr:/usr:norbind",
-		"--bind-ro=" + here + "/booted:/run/ostree-booted",
 		"--bind-ro=/run/systemd/remote:" + guestRemote,
+	}
+	if h.options.WithoutOSTree {
+		args = append(args, "--bind="+here+"/boot:/boot")
+	} else {
+		args = append(args, bind+disk+":/sysroot:norbind", bind+here+"/boot:/boot",
+			"--bind-ro="+here+"/booted:/run/ostree-booted")
 	}
 	if transient != "" {
 		args = append(args, "--bind=/run/ostree/transient-etc/etc:/etc")

@@ -3,6 +3,8 @@
 package lab
 
 import (
+	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,16 +22,28 @@ func Sources(t testing.TB) {
 	}
 }
 
+// Repository returns the directory of this project's sources: the working directory, or the nearest one above it, that
+// has the project's go.mod.
+func Repository() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && bytes.HasPrefix(text, []byte("module github.com/noderefit/noderefit\n")) {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("finding the sources of Noderefit: the working directory is not below them")
+		}
+	}
+}
+
 var sources = sync.OnceValue(func() error {
-	root := ".."
-	for {
-		if _, err := os.Stat(filepath.Join(root, "LICENSE")); err == nil {
-			break
-		}
-		if abs, err := filepath.Abs(root); err != nil || abs == "/" {
-			return fs.ErrNotExist
-		}
-		root = filepath.Join("..", root)
+	root, err := Repository()
+	if err != nil {
+		return err
 	}
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {

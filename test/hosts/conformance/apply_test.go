@@ -955,7 +955,7 @@ func TestADamagedBootRecordStopsWhateverActs(t *testing.T) {
 				tr.run(args[0], args[1:]...).is(t, 1, "boot record", tt.says)
 			}
 			s := tr.status()
-			if s.State != "Degraded" || !strings.Contains(s.Reason, tt.says) {
+			if s.State != "Degraded" || !strings.Contains(s.Reason, tt.says) || !s.Unreadable {
 				t.Errorf("status %+v", s)
 			}
 			tr.same(before, tr.all(), snapshot.Untouched)

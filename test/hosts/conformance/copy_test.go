@@ -99,3 +99,36 @@ func TestAnUnreadableCopyOfTheConfigurationIsNamed(t *testing.T) {
 		})
 	}
 }
+
+// An agent of before accepted a field that does not exist in the place of a file's contents. What a host has committed
+// so stays readable, and a new document with it is refused.
+func TestWhatAFormerAgentAcceptedStaysReadable(t *testing.T) {
+	tr := newTree(t)
+	tr.apply(doc("a", withFile("/etc/only-a", "1")))
+	tr.apply(doc("b", listed("storage", "files", obj{"path": "/etc/only-b", "mode": 0o600})))
+	// The same content, as the former agent kept it.
+	entry := obj{"path": "/etc/only-b", "mode": 0o600, "contents": obj{"inline": "x"}}
+	b := doc("b", listed("storage", "files", entry))
+	tr.spoilCopy("b", func(at string) error { return os.WriteFile(at, []byte(b), 0o600) })
+	if s := tr.status(); s.Config.Committed != "b" || s.State != "Done" {
+		t.Errorf("status: %+v", s)
+	}
+	tr.verified()
+	var p planDoc
+	c := tr.save(doc("c", withFile("/etc/only-c", "1")))
+	tr.run("plan", "--desired", c, "-o", "json").ok(t).json(t, &p)
+	if p.Current != "b" || p.Unread != "" {
+		t.Errorf("plan: from %q, unread %q", p.Current, p.Unread)
+	}
+	for _, args := range [][]string{{"plan", "--desired", tr.save(b)}, {"apply", "--config", tr.save(b)}} {
+		if r := tr.run(args[0], args[1:]...); r.code != 1 || !strings.Contains(r.stderr, "inline is a field of Butane") {
+			t.Errorf("%q: exit code %d: %s", args, r.code, r.stderr)
+		}
+	}
+	tr.run("rollback").ok(t)
+	tr.committed("a")
+	tr.verified()
+	if tr.what("etc/only-b") != "absent" {
+		t.Error("rollback leaves what b had")
+	}
+}

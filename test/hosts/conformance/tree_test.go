@@ -310,6 +310,8 @@ func (r result) is(t *testing.T, code int, says ...string) {
 
 // statusDoc is what status -o json prints.
 type statusDoc struct {
+	Unreadable bool `json:"unreadable"`
+
 	Config struct{ Committed, Pending, Previous string }
 	State  string
 	Phase  string

@@ -139,9 +139,15 @@ func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHo
 // emptyHost makes a host that has no configuration.
 func emptyHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHost {
 	t.Helper()
+	return emptyHostAs(ctx, t, docs, lab.Options{})
+}
+
+func emptyHostAs(ctx context.Context, t *testing.T, docs map[string][]byte, options lab.Options) *crashHost {
+	t.Helper()
 	base := lab.Need(t)
 	t.Parallel() // boots mostly wait
-	n, err := node.New(ctx, base, binary(t, faulty), lab.Options{Name: strings.ToLower(t.Name()), Hostname: "crash"})
+	options.Name, options.Hostname = strings.ToLower(t.Name()), "crash"
+	n, err := node.New(ctx, base, binary(t, faulty), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,18 +171,10 @@ func emptyHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crash
 func (h *crashHost) toAndFro(ctx context.Context) {
 	t, docs := h.t, h.docs
 	t.Helper()
-	err := h.own()
-	if err != nil {
+	if err := h.own(); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"a", "b", "a", "b", "a"} {
-		if err := h.moveTo(ctx, name); err != nil {
-			t.Fatal(err)
-		}
-		if h.sides[name], err = h.take(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.takeBoth(ctx)
 	for _, name := range []string{"a", "b"} {
 		owned := "crash." + name + "=1"
 		if bytes.Contains(docs[name], []byte(`"both=1"`)) {
@@ -193,6 +191,20 @@ func (h *crashHost) toAndFro(ctx context.Context) {
 	}
 	if status.BootLimit != "3 boots" { // as on btrfs: what follows is no less true, but says nothing of the counter
 		t.Logf("boot limit: %s", status.BootLimit)
+	}
+}
+
+// takeBoth takes a host to a and b twice, and the pictures of both.
+func (h *crashHost) takeBoth(ctx context.Context) {
+	h.t.Helper()
+	for _, name := range []string{"a", "b", "a", "b", "a"} {
+		err := h.moveTo(ctx, name)
+		if err == nil {
+			h.sides[name], err = h.take()
+		}
+		if err != nil {
+			h.t.Fatal(err)
+		}
 	}
 }
 
@@ -431,7 +443,8 @@ func (h *crashHost) points(verb string, do func() error) (map[int]string, error)
 	if err != nil {
 		return nil, err
 	}
-	kinds, names := map[string][]int{}, strings.Split(strings.TrimSpace(string(text)), "\n")
+	first, _, _ := strings.Cut(string(text), "\n\n") // a later process counts anew
+	kinds, names := map[string][]int{}, strings.Split(strings.TrimSpace(first), "\n")
 	for i, name := range names {
 		kind := name
 		if first, rest, ok := strings.Cut(name, " "); ok && strings.HasPrefix(rest, "/") {
@@ -453,7 +466,12 @@ func (h *crashHost) points(verb string, do func() error) (map[int]string, error)
 func TestPowerCutAtEveryPoint(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")}).cutUpdates(ctx)
+}
+
+// cutUpdates pulls the plug at the points of each verb of an update.
+func (h *crashHost) cutUpdates(ctx context.Context) {
+	h.t.Helper()
 	for _, verb := range []string{"apply", "recover", "prove"} {
 		h.everyPoint(verb, func() error { return h.moveTo(ctx, h.other()) }, func(n int) (string, error) {
 			return h.cutAt(ctx, verb, n, h.other())
@@ -488,7 +506,8 @@ func (h *crashHost) everyPoint(verb string, trace func() error, cut func(n int) 
 	h.t.Logf("%s: %d points in %v", verb, len(points), time.Since(began).Round(time.Second))
 }
 
-func (h *crashHost) cutAt(ctx context.Context, verb string, n int, to string) (string, error) {
+// cutAt cuts at a point of an update, which is a number or a name.
+func (h *crashHost) cutAt(ctx context.Context, verb string, n any, to string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := h.ask(verb, "hang", n); err != nil {
@@ -510,41 +529,57 @@ func (h *crashHost) cutAt(ctx context.Context, verb string, n int, to string) (s
 func TestPowerCutOnTheWayBack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
-	bad := 0
-	// fail applies a bad configuration, and asks for something as soon as that can only be about giving it up.
-	fail := func(ctx context.Context, verb, mode string, at any) error {
-		bad++
-		h.start(ctx, badDocument(bad), "--verdict-timeout=2s")
-		return errors.Join(h.proving(ctx), h.ask(verb, mode, at))
-	}
+	newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")}).cutWaysBack(ctx, badDocument)
+}
+
+// cutWaysBack pulls the plug at the points of each verb of a way back. document returns a bad configuration.
+func (h *crashHost) cutWaysBack(ctx context.Context, document func(n int) []byte) {
+	h.t.Helper()
+	w := &wayBack{crashHost: h, document: document}
 	for _, verb := range []string{"prove", "recover"} {
 		h.everyPoint(verb, func() error {
-			if err := errors.Join(os.Remove(h.HostPath(requestFile)), fail(ctx, verb, "trace", traceFile)); err != nil {
+			if err := errors.Join(os.Remove(h.HostPath(requestFile)), w.fail(ctx, verb, "trace", traceFile)); err != nil {
 				return err
 			}
 			_, err := h.judge(ctx)
 			return err
-		}, func(n int) (string, error) {
-			ctx, cancel := context.WithTimeout(ctx, limit)
-			defer cancel()
-			if err := fail(ctx, verb, "hang", n); err != nil {
-				return "", err
-			}
-			point, err := h.hit(ctx)
-			if err == nil {
-				err = h.cut()
-			}
-			if err == nil {
-				err = h.cameBack(ctx, fmt.Sprintf("bad-%d", bad))
-			}
-			return point, err
-		})
+		}, func(n int) (string, error) { return w.cutAt(ctx, verb, n) })
 	}
 	// After all that, the next update works.
 	if err := h.afterCut(ctx, h.other()); err != nil {
-		report(t, "the update after all ways back", err)
+		report(h.t, "the update after all ways back", err)
 	}
+}
+
+// wayBack is a host that gets bad configurations.
+type wayBack struct {
+	*crashHost
+	document func(n int) []byte
+	bad      int
+}
+
+// fail applies a bad configuration, and asks for something as soon as that can only be about giving it up.
+func (w *wayBack) fail(ctx context.Context, verb, mode string, at any) error {
+	w.bad++
+	w.start(ctx, w.document(w.bad), "--verdict-timeout=2s")
+	return errors.Join(w.proving(ctx), w.ask(verb, mode, at))
+}
+
+// cutAt cuts at a point of a way back, which is a number or a name.
+func (w *wayBack) cutAt(ctx context.Context, verb string, at any) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := w.fail(ctx, verb, "hang", at); err != nil {
+		return "", err
+	}
+	point, err := w.hit(ctx)
+	if err == nil {
+		err = w.cut()
+	}
+	if err == nil {
+		err = w.cameBack(ctx, fmt.Sprintf("bad-%d", w.bad))
+	}
+	return point, err
 }
 
 // cameBack holds a host to being where it was before a bad configuration, and to knowing that it was bad.

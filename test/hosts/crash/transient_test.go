@@ -75,15 +75,7 @@ func TestPowerCutOfALiveChangeWithATransientEtc(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.flags = []string{"--policy=/var/tmp/policy.yaml"}
-	for _, name := range []string{"a", "b", "a"} {
-		err := h.moveTo(ctx, name)
-		if err == nil {
-			h.sides[name], err = h.take()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.takeBoth(ctx)
 	h.everyPoint("apply", func() error { return h.moveTo(ctx, h.other()) }, func(n int) (string, error) {
 		return h.cutAt(ctx, "apply", n, h.other())
 	})

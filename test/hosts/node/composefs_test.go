@@ -30,10 +30,10 @@ func TestAHostOfBootcsComposefsBackEndIsCalledByItsName(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := n.Status(ctx)
-	if err != nil || s.OS != "bootc (composefs, uki)" || s.Road != string(transaction.RoadTree) {
+	if err != nil || s.OS != "bootc (composefs, uki)" || s.Road != string(transaction.RoadInPlace) {
 		t.Errorf("%v %+v", err, s)
 	}
-	if text, _, exit, err := n.Agent(ctx, "status"); err != nil || exit != 0 || !strings.Contains(text, "OS:        bootc (composefs, uki), road: tree") {
+	if text, _, exit, err := n.Agent(ctx, "status"); err != nil || exit != 0 || !strings.Contains(text, "OS:        bootc (composefs, uki), road: in-place") {
 		t.Errorf("%d %v %s", exit, err, text)
 	}
 	for field, want := range map[string]string{
@@ -62,8 +62,12 @@ func TestAHostOfBootcsComposefsBackEndIsCalledByItsName(t *testing.T) {
 	res := apply(ctx, t, n, mc("files", `{"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
  {"path":"/etc/nodisrupt","contents":{"source":"data:,x"}}]},"systemd":{"units":[{"name":"new.service","enabled":true,
  "contents":"[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"}]}}}`), "--no-reboot")
-	if n.Boots() != boots || read(t, n, "/etc/nodisrupt") != "x" || res.Status.Config.Committed != "files" ||
+	if n.Boots() != boots || res.Reboot != host.RebootNeeded || res.Status.Config.Pending != "files" ||
 		res.Status.OS != host.OS("bootc (composefs, uki)") {
+		t.Errorf("%+v", res.Status)
+	}
+	res = apply(ctx, t, n, mc("one", liveConfig("1", "ok")), "--policy", policy(t, n))
+	if n.Boots() != boots || res.Reboot != host.RebootNone || res.Status.Config.Committed != "one" {
 		t.Errorf("%+v", res.Status)
 	}
 	verified(ctx, t, n)

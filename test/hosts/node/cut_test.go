@@ -68,8 +68,16 @@ func TestPathInTheOSImageIsRefused(t *testing.T) {
 	ctx, n := start(t)
 	doc := mc("u", `{"kernelArguments":["u=1"],"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
  {"path":"/usr/lib/new.conf","contents":{"source":"data:,x"}}]}}}`)
-	if _, exit, err := n.Apply(ctx, doc); exit != 1 || !strings.Contains(err.Error(), "storage.files /usr/lib/new.conf") {
+	const says = "storage.files: /usr/lib/new.conf is refused: /usr/lib/new.conf is part of the OS image"
+	if _, exit, err := n.Apply(ctx, doc); exit != 3 || !strings.Contains(err.Error(), says) {
 		t.Errorf("exit %d, %v", exit, err)
+	}
+	at, err := n.Document("u.json", doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, text, exit, err := n.Agent(ctx, "plan", "--desired", at); err != nil || exit != 3 || !strings.Contains(text, says) {
+		t.Errorf("plan: exit %d, %v, %s", exit, err, text)
 	}
 	if got := deployments(ctx, t, n); len(got) != 1 {
 		t.Errorf("%v", got)
@@ -389,19 +397,15 @@ func TestWhatBeganWithoutOSTreeGoesOnWithoutIt(t *testing.T) {
  {"path":"/etc/x1","contents":{"source":"data:,V"}},{"path":"/etc/x2","contents":{"source":"data:,V"}},
  {"path":"/etc/x3","contents":{"source":"data:,V"}}]}}}`, "V", v))
 	}
-	apply(ctx, t, n, three("1"), "--os", "none", "--no-reboot")
+	apply(ctx, t, n, three("1"), "--os", "none")
+	if s, err := n.WaitState(ctx, transaction.Done); err != nil || s.OS != host.OSNone || s.Config.Committed != "v1" {
+		t.Fatalf("%+v %v", s, err)
+	}
 	at, err := n.Document("two.json", three("2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	shell(ctx, t, n, "NODEREFIT_FAULT='apply trace /var/tmp/points' "+agent+" apply --os none --no-reboot --config "+at+
-		" && "+agent+" rollback --no-reboot")
-	points := strings.Split(strings.TrimSpace(read(t, n, "/var/tmp/points")), "\n")
-	i := slices.Index(points, "apply /etc/x2")
-	if i < 0 {
-		t.Fatalf("%v", points)
-	}
-	shell(ctx, t, n, "NODEREFIT_FAULT='apply kill "+strconv.Itoa(i+1)+"' "+agent+" apply --os none --no-reboot --config "+at)
+	shell(ctx, t, n, "NODEREFIT_FAULT='apply kill committed' "+agent+" apply --os none --no-reboot --config "+at)
 	if err := n.PowerCut(); err != nil {
 		t.Fatal(err)
 	}

@@ -359,7 +359,8 @@ func TestErrorsOfTheHostKeepTheirTypes(t *testing.T) {
 	user := `{"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
  {"path":"/etc/x","user":{"name":"nobody-knows"},"contents":{"source":"data:,x"}}]}}}`
 	for _, c := range []struct{ what, verb, name, spec, kind, says string }{
-		{"a path in the image", "stage", "usr", usr, "", "/usr/lib/new.conf"},
+		{"a path in the image", "stage", "usr", usr, "unreachable", "/usr/lib/new.conf"},
+		{"a path in the image", "plan", "usr", usr, "unreachable", "/usr/lib/new.conf"},
 		{"an unknown user", "stage", "user", user, "", "nobody-knows"},
 		{"a RAID", "stage", "raid", raid, "unreachable", "storage.raid"},
 		{"a RAID", "plan", "raid", raid, "unreachable", "storage.raid"},

@@ -63,6 +63,11 @@ func startFaulty(t *testing.T) (context.Context, *Node) {
 // startWith makes a host with an agent. The test runs beside others from then on.
 func startWith(t *testing.T, build func() (string, error)) (context.Context, *Node) {
 	t.Helper()
+	return startAs(t, build, lab.Options{})
+}
+
+func startAs(t *testing.T, build func() (string, error), options lab.Options) (context.Context, *Node) {
+	t.Helper()
 	base := lab.Need(t)
 	t.Parallel() // hosts mostly wait
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -71,7 +76,7 @@ func startWith(t *testing.T, build func() (string, error)) (context.Context, *No
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := New(ctx, base, binary, lab.Options{})
+	n, err := New(ctx, base, binary, options)
 	if err != nil {
 		t.Fatal(err)
 	}

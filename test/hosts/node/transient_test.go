@@ -198,10 +198,10 @@ func TestATransientEtcRefuses(t *testing.T) {
 		{`{"osImageURL":"` + lab.RefV2 + `"}`, ": etc.transient in the image's /usr/lib/ostree/prepare-root.conf: the host's /etc is transient"},
 		{`{"osImageURL":"` + lacking + `"}`, ": the image's /usr/lib/systemd/system/machine-config-daemon-prove.service: it is missing"},
 		{`{"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":"/etc/fstab","mode":420,"contents":{"source":"data:,x"}}]}}}`,
-			"storage.files /etc/fstab is read early by the generators of mounts and disks, and this host's /etc is transient"},
+			"storage.files: /etc/fstab is read early by the generators of mounts and disks, and this host's /etc is transient"},
 		{`{"config":{"ignition":{"version":"3.2.0"},"systemd":{"units":[{"name":"early.service","enabled":true,` +
 			`"contents":"[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n"}]}}}`,
-			"systemd.units /etc/systemd/system/early.service is a unit without default dependencies, which may run early, and this host's /etc"},
+			"systemd.units: /etc/systemd/system/early.service is a unit without default dependencies, which may run early, and this host's /etc"},
 	} {
 		at, err := n.Document("refused.json", mc("refused", c.spec))
 		if err != nil {
@@ -211,6 +211,12 @@ func TestATransientEtcRefuses(t *testing.T) {
 			if _, text, exit, err := n.Agent(ctx, verb, "--config", at); err != nil || exit != 3 || !strings.Contains(text, c.says) {
 				t.Errorf("%s of %s: exit %d, %v, %s", verb, c.spec, exit, err, text)
 			}
+		}
+		if strings.Contains(c.spec, "osImageURL") {
+			continue // the image is not fetched for a plan
+		}
+		if _, text, exit, err := n.Agent(ctx, "plan", "--desired", at); err != nil || exit != 3 || !strings.Contains(text, c.says) {
+			t.Errorf("plan of %s: exit %d, %v, %s", c.spec, exit, err, text)
 		}
 	}
 }

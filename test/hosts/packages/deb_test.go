@@ -115,13 +115,16 @@ func debs(ctx context.Context, t *testing.T, base *lab.Base, first, second strin
 	before := h.does(there)
 	installDebs(h)
 	upgradeDebs(h)
+	startsNotAnew(h)
 	pending := removeInTheMiddle(h)
+	removeUnknown(h)
 
 	// Removed, the host keeps what would take a bad configuration back; purged, it has nothing of the agent any more.
 	h.does("dpkg -r noderefit-agent kubectl-refit")
 	h.fails("", "systemctl is-active machine-config-daemon.service")
 	h.does(`test ! -e /usr/bin/machine-config-daemon && test ! -e /usr/bin/kubectl-refit
 test -e /etc/systemd/system/machine-config-daemon-recover.service && test -x /var/lib/machine-config-daemon/bin/machine-config-daemon`)
+	purgeKeeps(h, pending)
 	purgeBesideAnother(h)
 	h.does("dpkg -P noderefit-agent kubectl-refit")
 	// The configuration stays: the host is as it was told to be.
@@ -147,7 +150,7 @@ func installDebs(h debHost) {
 	if got := h.does("dpkg-query -W -f '${Version}' noderefit-agent"); got != "1.0.0~rc.1" {
 		h.Errorf("the version is %s", got)
 	}
-	h.does("machine-config-daemon version && kubectl-refit version && machine-config-daemon run --help >/dev/null")
+	h.does("machine-config-daemon version && kubectl-refit version --client && machine-config-daemon run --help >/dev/null")
 	h.fails("", "systemctl is-enabled machine-config-daemon.service || systemctl is-active machine-config-daemon.service")
 	for _, file := range []string{
 		"/usr/share/man/man1/machine-config-daemon-apply.1.gz", "/usr/share/man/man1/kubectl-refit-explain.1.gz",
@@ -193,6 +196,79 @@ machine-config-daemon apply --no-reboot --config /var/tmp/rebooting.json`)
 	}
 	h.does("machine-config-daemon rollback --no-reboot && machine-config-daemon status -o json | grep -q '\"pending\": \"\"'")
 	return record
+}
+
+// startsNotAnew upgrades the agent where its service does not start: the package is installed all the same.
+func startsNotAnew(h debHost) {
+	h.Helper()
+	const dropin = "/etc/systemd/system/machine-config-daemon.service.d/broken.conf"
+	h.does(`mkdir -p "${1%/*}" && printf '[Service]\nExecStartPre=/bin/false\n' >"$1"`, dropin)
+	out, errs, exit, err := h.Exec(h.ctx, nil, "dpkg", "-i", "/var/tmp/agent-2.deb")
+	if err != nil || exit != 0 || !strings.Contains(string(errs), "machine-config-daemon.service was not started anew") {
+		h.Errorf("exit %d, %v: %s%s", exit, err, out, errs)
+	}
+	if got := h.does("dpkg-query -W -f '${Status}' noderefit-agent"); got != "install ok installed" {
+		h.Errorf("the package is %q", got)
+	}
+	h.does(`rm -r "${1%/*}" && systemctl daemon-reload && systemctl restart machine-config-daemon.service`, dropin)
+}
+
+// The paths of the record, and of the program that the host keeps.
+const (
+	recordPath = "/var/lib/machine-config-daemon/boot.json"
+	keptPath   = "/var/lib/machine-config-daemon/bin/machine-config-daemon"
+)
+
+// removeUnknown tries to remove the agent where nobody can tell whether an update is under way.
+func removeUnknown(h debHost) {
+	h.Helper()
+	const program = "/usr/bin/machine-config-daemon"
+	h.does("cp -a " + recordPath + " /var/tmp/record && cp -a " + program + " /var/tmp/program")
+	for _, test := range []struct{ what, spoil, says string }{
+		{"a damaged record", `printf '{"version":1' >` + recordPath, "the boot record can't be used"},
+		{"an empty record", ": >" + recordPath, "the boot record can't be used"},
+		{"a record that is a directory", "rm " + recordPath + " && mkdir " + recordPath, "the boot record can't be used"},
+		{"a status that fails", `printf '#!/bin/sh\necho no bus >&2; exit 1\n' >` + program, "no bus"},
+		{"a status that says nothing", `printf '#!/bin/sh\n' >` + program, "machine-config-daemon status does not say"},
+		{"no program", "rm " + program, "is not there"},
+	} {
+		h.does(test.spoil)
+		for _, how := range []string{"-r", "-P"} {
+			h.fails(test.says, "dpkg "+how+" noderefit-agent")
+		}
+		h.fails("mv boot.json transactions aside/", "dpkg -r noderefit-agent")
+		h.does(`rm -rf `+recordPath+` && cp -a /var/tmp/record `+recordPath+` && cp -a /var/tmp/program `+program+`
+test "$(dpkg-query -W -f '${db:Status-Status}' noderefit-agent)" = installed || { echo "$1: the package is gone" >&2; exit 1; }
+systemctl is-enabled machine-config-daemon.service`, test.what)
+	}
+	h.does("systemctl is-active machine-config-daemon.service || systemctl restart machine-config-daemon.service")
+}
+
+// purgeKeeps purges where an update is under way, or nobody can tell: what would take a bad configuration back stays.
+func purgeKeeps(h debHost, pending []byte) {
+	h.Helper()
+	if err := os.WriteFile(h.HostPath("/var/tmp/pending"), pending, 0o600); err != nil {
+		h.Fatal(err)
+	}
+	h.does("cp -a " + recordPath + " /var/tmp/record && cp -a " + keptPath + " /var/tmp/program")
+	for _, test := range []struct{ spoil, says string }{
+		{"cp /var/tmp/pending " + recordPath, "configuration rebooting is pending"},
+		{`printf '{"version":1' >` + recordPath, "the boot record can't be used"},
+		{"rm " + keptPath, "is not there"},
+		{`printf '#!/bin/sh\necho no bus >&2; exit 1\n' >` + keptPath, "no bus"},
+		{"systemd-run --unit=machine-config-daemon-apply --property=Type=exec sleep 600", "machine-config-daemon-apply.service is at work"},
+		{"mkdir -p /var/lib/kubelet/pods/7/containers/machine-config-daemon", "a pod of the agent"},
+	} {
+		h.does(test.spoil)
+		_, errs, exit, err := h.Exec(h.ctx, nil, "/var/lib/dpkg/info/noderefit-agent.postrm", "purge")
+		if err != nil || exit != 0 || !strings.Contains(string(errs), test.says) || !strings.Contains(string(errs), "stay") {
+			h.Errorf("%s: exit %d, %v: %s; want %q", test.spoil, exit, err, errs, test.says)
+		}
+		h.does(`test -d /var/lib/machine-config-daemon/transactions -a -e /etc/systemd/system/machine-config-daemon-recover.service
+systemctl stop machine-config-daemon-apply.service 2>/dev/null || true
+test ! -d /var/lib/kubelet/pods/7 || { cd /var/lib && rm -r kubelet/pods/7 && rmdir kubelet/pods; }
+cp -a /var/tmp/record ` + recordPath + ` && cp -a /var/tmp/program ` + keptPath)
+	}
 }
 
 // purgeBesideAnother purges while another agent runs on the host, as it does where the node has the agent's pod now.

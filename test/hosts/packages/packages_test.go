@@ -96,8 +96,24 @@ func made(ctx context.Context, t *testing.T) (first, second string) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		names(t, out)
 	}
 	return versions["v1.0.0-rc.1"], versions["v1.0.0"]
+}
+
+// names fails where a file of a release has a name that GitHub would change, so that SHA256SUMS would not fit it.
+func names(t *testing.T, out string) {
+	t.Helper()
+	files, err := os.ReadDir(out)
+	if err != nil || len(files) != 5 {
+		t.Fatalf("the release has %v, %v", files, err)
+	}
+	for _, file := range files {
+		if strings.Trim(file.Name(), "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-") != "" ||
+			strings.ContainsAny(file.Name(), "~+: ") {
+			t.Errorf("%s has another name on the page of the release", file.Name())
+		}
+	}
 }
 
 // inputs looks at the files that the packages are made of, so that a changed one expires what go test has cached.

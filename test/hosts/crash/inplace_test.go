@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/test/lab"
+)
+
+var arguments = regexp.MustCompile(`"kernelArguments":\[[^]]*\],`)
+
+// withoutArguments returns a document without its kernel arguments.
+func withoutArguments(document []byte) []byte { return arguments.ReplaceAll(document, nil) }
+
+// earlyPath is a file that early boot reads, so that recovery boots once more after a change.
+const earlyPath = "/etc/sysctl.d/50-crash.conf"
+
+// early returns a document with another file, which early boot reads.
+func early(document []byte, contents string) []byte {
+	file := fmt.Sprintf(`"storage":{"files":[{"path":%q,"mode":420,"contents":{"source":"data:,%%23%s"}},`, earlyPath, contents)
+	return []byte(strings.Replace(string(document), `"storage":{"files":[`, file, 1))
+}
+
+// inPlaceHost is a host without ostree, with the pictures of its two configurations.
+func inPlaceHost(ctx context.Context, t *testing.T, change func(document []byte, variant string) []byte) *crashHost {
+	t.Helper()
+	docs := map[string][]byte{}
+	for _, variant := range []string{"a", "b"} {
+		docs[variant] = change(withoutArguments(hostDocument(variant)), variant)
+	}
+	h := emptyHostAs(ctx, t, docs, lab.Options{WithoutOSTree: true})
+	h.takeBoth(ctx)
+	return h
+}
+
+func asItIs(document []byte, _ string) []byte { return document }
+
+// TestPowerCutAtEveryPointInPlace cuts what TestPowerCutAtEveryPoint cuts, on a host without ostree.
+func TestPowerCutAtEveryPointInPlace(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	inPlaceHost(ctx, t, asItIs).cutUpdates(ctx)
+}
+
+// TestPowerCutOnTheWayBackInPlace cuts what TestPowerCutOnTheWayBack cuts, on a host without ostree.
+func TestPowerCutOnTheWayBackInPlace(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	inPlaceHost(ctx, t, asItIs).cutWaysBack(ctx, func(n int) []byte { return withoutArguments(badDocument(n)) })
+}
+
+// TestPowerCutInPlaceWhereEarlyBootReadsTheChange cuts where one more boot is needed: early boot has read what recovery
+// then changed, or put back.
+func TestPowerCutInPlaceWhereEarlyBootReadsTheChange(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	h := inPlaceHost(ctx, t, early)
+	boots := h.Boots()
+	if err := h.moveTo(ctx, h.other()); err != nil || h.Boots() != boots+2 {
+		t.Errorf("the update took %d boots: %v", h.Boots()-boots, err)
+	}
+	for _, point := range []string{"clock", "reread", "apply " + earlyPath, "again", "prove"} {
+		at, err := h.cutAt(ctx, "recover", point, h.other())
+		report(t, "recover cut at "+at, err)
+	}
+	w := &wayBack{crashHost: h, document: func(n int) []byte {
+		return early(withoutArguments(badDocument(n)), fmt.Sprintf("bad-%d", n))
+	}}
+	for _, point := range []string{"prove given up", "prove undo " + earlyPath, "prove taken back", "recover returned"} {
+		verb, name, _ := strings.Cut(point, " ")
+		at, err := w.cutAt(ctx, verb, name)
+		report(t, verb+" cut at "+at, err)
+	}
+}
