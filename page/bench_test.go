@@ -25,15 +25,14 @@ func BenchmarkPoolPage5000(b *testing.B)  { benchmark(b, "/page/pools/large?page
 func benchmark(b *testing.B, path string) {
 	b.Helper()
 	f := largeCluster(5000)
-	h := &handler{Options: Options{Now: func() time.Time { return noon }}, last: newState(f.View, noon)}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /page/{$}", h.overview)
-	mux.HandleFunc("GET /page/pools/{pool}", h.pool)
+	looked := newHandler(Options{Now: func() time.Time { return noon }})
+	looked.last.Store(&seen{state: newState(f.View, noon)})
+	h := looked.routes()
 	r := httptest.NewRequestWithContext(b.Context(), http.MethodGet, path, http.NoBody)
 	bytes := 0
 	for b.Loop() {
 		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, r)
+		h.ServeHTTP(w, r)
 		if w.Code != http.StatusOK {
 			b.Fatal(w.Code)
 		}

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,18 +22,36 @@ import (
 // The content of a page, for its template.
 type (
 	document struct {
-		Title, Style, Home, Version, Summary string
-		At                                   stamp
+		Title, Style, Version, Summary, Docs string
+		// Way are the pages that lead here, the first page first and this page last.
+		Way []crumb
+		At  stamp
 		// Refresh is after how many seconds the browser loads the page again, unless the page is Still. Toggle is the link to
 		// the other mode.
 		Refresh  int
 		Still    bool
 		Toggle   string
 		Warnings []string
-		// Alone means that the page shows one pool.
-		Alone bool
-		Pools []poolPart
-		Stray nodeList
+		// Zone is the time zone. Path, Kept and All are for forms: where they lead, the parameters for all pages, and those
+		// of this page.
+		Zone, Path string
+		Kept, All  url.Values
+		// Filter is nil on pages without nodes to choose from. Found are the nodes that were chosen of all pools.
+		Filter *filterPart
+		Found  *nodeList
+		Pools  []poolPart
+		Stray  nodeList
+		Node   *nodePage
+	}
+
+	crumb struct{ Name, Link string }
+
+	filterPart struct {
+		Text, State string
+		States      []string
+		// On means that only some nodes are listed. Clear is the link to all.
+		On    bool
+		Clear string
 	}
 
 	// answerPart is progress.Answer for readers.
@@ -47,20 +64,21 @@ type (
 		Do      string
 		Waits   string
 		Output  []string
+		// More is where the documentation has more about the verdict.
+		More string
 	}
 
 	poolPart struct {
 		answerPart
 
-		Name, Link   string
-		Target       string
-		Updated, Of  int
-		Bar          bar
-		Facts        []fact
-		Quarantined  []quarantinePart
-		Rollouts     []rolloutPart
-		Nodes        nodeList
-		SeveralPages bool
+		Name, Link  string
+		Target      string
+		Updated, Of int
+		Bar         bar
+		Facts       []fact
+		Quarantined []quarantinePart
+		Rollouts    []rolloutPart
+		Nodes       nodeList
 	}
 
 	fact struct{ Name, Text string }
@@ -72,20 +90,32 @@ type (
 	}
 
 	// nodeList is a page of nodes. Done counts the omitted nodes with nothing to report. Waiting counts the omitted nodes
-	// that only wait for their pool. More counts the nodes without room on the page.
+	// that only wait for their pool. More counts the nodes without room on the page. All counts the nodes of which the
+	// listed ones were chosen.
 	nodeList struct {
-		Nodes         []nodePart
+		Groups        []nodeGroup
 		Done, Waiting int
 		More          int
-		From, To, Of  int
+		From, To      int
+		Of, All       int
 		Earlier, Next string
+		// Pools: the nodes are of several pools.
+		Pools bool
+	}
+
+	// nodeGroup are the nodes that wait for the same. Above: the pool's own answer, which stands above, is about them.
+	nodeGroup struct {
+		answerPart
+
+		Above bool
+		Nodes []nodePart
 	}
 
 	nodePart struct {
-		answerPart
-
-		Name, Phase, Config string
-		At                  stamp
+		Name, Link, Phase, Config string
+		Mood                      mood
+		At                        stamp
+		Pool, PoolLink            string
 	}
 
 	// stamp is a time, in full and as an age.
@@ -128,6 +158,30 @@ func moodOf(v progress.Verdict) mood {
 }
 
 var moods = []mood{trouble, busy, waits, good}
+
+// docs is where the documentation is.
+const docs = "https://github.com/noderefit/noderefit/blob/main/docs/"
+
+// seeMore returns where the documentation has more about a verdict.
+func seeMore(v progress.Verdict) string {
+	for i := range progress.Verdicts {
+		if m := &progress.Verdicts[i]; m.Verdict == v {
+			return docs + "troubleshooting.md#" + cmp.Or(m.See, "every-verdict")
+		}
+	}
+	return ""
+}
+
+// sheet is what a page is made from: a cluster that was read, and what the reader asked for.
+type sheet struct {
+	*state
+	question
+
+	home string
+}
+
+func (s *sheet) poolPath(pool string) string { return s.home + "pools/" + url.PathEscape(pool) }
+func (s *sheet) nodePath(node string) string { return s.home + "nodes/" + url.PathEscape(node) }
 
 // state is a cluster that was read, with all the answers.
 type state struct {
@@ -176,7 +230,7 @@ func (s *state) summary() string {
 		}
 	}
 	if len(parts) == 0 {
-		return "There are no MachineConfigPools."
+		return "No MachineConfigPool selects nodes yet."
 	}
 	return fmt.Sprintf("%d of %s updated; %s.", updated, number(nodes, "node"), strings.Join(parts, ", "))
 }
@@ -188,11 +242,11 @@ func number(n int, of string) string {
 	return fmt.Sprintf("%d %ss", n, of)
 }
 
-func (s *state) stamp(at time.Time) stamp {
+func (s *sheet) stamp(at time.Time) stamp {
 	if at.IsZero() {
 		return stamp{}
 	}
-	out := stamp{Full: at.UTC().Format("2006-01-02 15:04 UTC"), Machine: at.UTC().Format(time.RFC3339)}
+	out := stamp{Full: at.In(s.zone).Format("2006-01-02 15:04 MST"), Machine: at.UTC().Format(time.RFC3339)}
 	if at.After(s.now) {
 		out.Age = "in " + duration.HumanDuration(at.Sub(s.now))
 	} else {
@@ -201,12 +255,15 @@ func (s *state) stamp(at time.Time) stamp {
 	return out
 }
 
-func (s *state) answer(a progress.Answer) answerPart {
+func (s *sheet) answer(a progress.Answer) answerPart {
 	out := answerPart{
 		Verdict: string(a.Verdict), Mood: moodOf(a.Verdict), Since: s.stamp(a.Since), Until: s.stamp(a.Until),
 		Because: a.Because, Do: a.Do, Output: a.Output,
+		More: seeMore(a.Verdict),
 	}
-	if a.Blocking != nil {
+	// Nothing waits for a quarantined configuration: it is what failed. And no node waits for itself.
+	failed := a.Verdict == progress.Quarantined || a.Verdict == progress.RolledBack
+	if a.Blocking != nil && *a.Blocking != a.Subject && !failed {
 		out.Waits = a.Blocking.String()
 	}
 	return out
@@ -220,10 +277,10 @@ func (s *state) names() []string {
 
 // pool returns the part of a page about one pool, with up to limit of its nodes. They are the nodes of the page with
 // that number, counted from 1. Page 0 has the first nodes that have a verdict of their own to report.
-func (s *state) pool(name string, limit, page int) poolPart {
+func (s *sheet) pool(name string, limit, page int) poolPart {
 	p, _ := s.report.Pool(name)
 	out := poolPart{
-		answerPart: s.answer(s.pools[name]), Name: name, Link: pagesPath + "/pools/" + url.PathEscape(name), Target: p.Target,
+		answerPart: s.answer(s.pools[name]), Name: name, Link: s.to(s.poolPath(name)), Target: p.Target,
 		Updated: p.Updated, Of: p.Machines, Bar: phases(p), Facts: s.facts(p),
 	}
 	// The page of the other pool shows a failure there, unless this pool is to have the same content.
@@ -237,6 +294,9 @@ func (s *state) pool(name string, limit, page int) poolPart {
 		}
 		out.Quarantined = append(out.Quarantined, quarantinePart{q.Config, where, q.Reason, s.stamp(q.Since)})
 	}
+	if len(out.Quarantined) == 1 && s.pools[name].Verdict == progress.Quarantined {
+		out.Quarantined = nil // the answer has said all of it
+	}
 	// An unreadable annotation was never written by us, and is no reason to show nothing.
 	known, _ := api.Decode[[]api.PastRollout](s.objects[name].Annotations, api.RolloutsKey)
 	out.Rollouts = s.rollouts(known, p)
@@ -244,13 +304,12 @@ func (s *state) pool(name string, limit, page int) poolPart {
 	for i := range p.Nodes {
 		names[i] = p.Nodes[i].Name
 	}
-	out.Nodes = s.list(names, out.Link, limit, page)
-	out.SeveralPages = out.Nodes.Earlier != "" || out.Nodes.Next != ""
+	out.Nodes = s.list(names, name, limit, page)
 	return out
 }
 
 // facts returns the settings of a pool.
-func (s *state) facts(p progress.Pool) []fact {
+func (s *sheet) facts(p progress.Pool) []fact {
 	out := []fact{{"Out of service at a time", number(p.MaxUnavailable, "node")}}
 	if !p.Rules.NextWindow.IsZero() {
 		at := s.stamp(p.Rules.NextWindow)
@@ -277,7 +336,7 @@ func (s *state) facts(p progress.Pool) []fact {
 
 // rules returns what the pool's policy waits for. This is shown even while the pool's answer has another subject, such
 // as a node on its way.
-func (s *state) rules(p progress.Pool) []fact {
+func (s *sheet) rules(p progress.Pool) []fact {
 	var out []fact
 	if h := p.Rules.Hold; h != nil && h.Verdict != s.pools[p.Name].Verdict {
 		out = append(out, fact{"No node begins", string(h.Verdict) + ": " + h.Because})
@@ -307,58 +366,6 @@ func (s *state) rules(p progress.Pool) []fact {
 		out = append(out, fact{"Approved", "not yet"})
 	}
 	return out
-}
-
-func (s *state) stray() nodeList { return s.list(s.report.Stray(), "", many, 0) }
-
-// list returns nodes in the order of their moods: those that need a person first, those up to date last, or not at all.
-func (s *state) list(names []string, link string, limit, page int) nodeList {
-	order := func(name string) int { return slices.Index(moods, moodOf(s.answers[name].Verdict)) }
-	names = slices.Clone(names)
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Or(order(a)-order(b), strings.Compare(a, b)) })
-	var out nodeList
-	if page == 0 {
-		names = slices.DeleteFunc(names, func(name string) bool {
-			a := s.answers[name]
-			switch {
-			case moodOf(a.Verdict) == good:
-				out.Done++
-			case a.OfPool():
-				out.Waiting++
-			default:
-				return false
-			}
-			return true
-		})
-	}
-	out.Of = len(names)
-	from := min(max(page-1, 0)*limit, len(names))
-	to := min(from+limit, len(names))
-	out.From, out.To = from+1, to
-	for _, name := range names[from:to] {
-		out.Nodes = append(out.Nodes, s.node(name))
-	}
-	if page == 0 {
-		out.More = len(names) - to
-		return out
-	}
-	if from > 0 {
-		out.Earlier = link + "?page=" + strconv.Itoa(page-1)
-	}
-	if to < len(names) {
-		out.Next = link + "?page=" + strconv.Itoa(page+1)
-	}
-	return out
-}
-
-func (s *state) node(name string) nodePart {
-	n, _, _ := s.report.Node(name)
-	phase, since := s.report.At(name)
-	a := s.answers[name]
-	if since.IsZero() {
-		since = a.Since
-	}
-	return nodePart{answerPart: s.answer(a), Name: name, Phase: phase, Config: way(n), At: s.stamp(since)}
 }
 
 // way returns the configuration of a node, and its next one.

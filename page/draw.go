@@ -19,8 +19,8 @@ import (
 // stands beside it in words.
 const (
 	width = 1000
-	// narrow is the least visible width.
-	narrow = 6
+	// narrow is the least visible width. On a phone it is six pixels, of which the gaps between parts take two.
+	narrow = 16
 	// ticks is the largest number of arrivals in a picture.
 	ticks = 100
 )
@@ -85,7 +85,7 @@ func phases(p progress.Pool) bar {
 }
 
 // rollouts returns the pool's last rollouts, the latest first.
-func (s *state) rollouts(list []api.PastRollout, p progress.Pool) []rolloutPart {
+func (s *sheet) rollouts(list []api.PastRollout, p progress.Pool) []rolloutPart {
 	end := func(r api.PastRollout) time.Time {
 		if r.Ended.IsZero() {
 			return s.now

@@ -7,6 +7,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -15,8 +16,6 @@ import (
 	"html/template"
 	"net/http"
 	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +29,8 @@ const pagesPath = "/page"
 const (
 	// refreshed is how often a browser loads the page again by itself.
 	refreshed = 15 * time.Second
+	// readLimit is how long a read of the cluster may take. A browser then gets a page that says so, and tries again.
+	readLimit = 20 * time.Second
 	// fresh is for how long one read of the cluster serves all requests. So many readers cost no more than one.
 	fresh = time.Second
 	// few is how many nodes of a pool the first page lists. many is how many each page of a single pool lists.
@@ -75,19 +76,39 @@ type Options struct {
 	Now func() time.Time
 	// Version is the program's version.
 	Version string
+	// Cluster is the cluster's name for readers; empty: the pages name none.
+	Cluster string
+	// Zone is the time zone of times, unless a reader asks for another one; nil: UTC.
+	Zone *time.Location
+	// Base is what stands before pagesPath in the pages' addresses.
+	Base string
 }
 
-// New returns the handler of everything below pagesPath. It does not check who may read the pages: that is Guard's
-// task.
+// New returns the handler of everything below Base and pagesPath. It does not check who may read the pages: that is the
+// task of Guard and Local.
 func New(o Options) http.Handler {
-	h := &handler{Options: o}
+	return newHandler(o).routes()
+}
+
+func newHandler(o Options) *handler {
+	if o.Zone == nil {
+		o.Zone = time.UTC
+	}
+	return &handler{Options: o, turn: make(chan struct{}, 1)}
+}
+
+func (h *handler) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+pagesPath+"/{$}", h.overview)
-	mux.HandleFunc("GET "+pagesPath+"/pools/{pool}", h.pool)
-	mux.HandleFunc("GET "+stylePath, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+h.home()+"{$}", h.page(h.overview))
+	mux.HandleFunc("GET "+h.home()+"pools/{pool}", h.page(h.pool))
+	mux.HandleFunc("GET "+h.home()+"nodes/{node}", h.page(h.node))
+	mux.HandleFunc("GET "+h.Base+stylePath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/css; charset=utf-8")
 		w.Header().Set("Cache-Control", "private, max-age=86400, immutable")
 		_, _ = w.Write(style)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		h.missing(w, "There is no page "+r.URL.Path+".")
 	})
 	return mux
 }
@@ -95,82 +116,140 @@ func New(o Options) http.Handler {
 type handler struct {
 	Options
 
-	mu   sync.Mutex
-	last *state
+	// turn is held by the request that reads the cluster.
+	turn chan struct{}
+	last atomic.Pointer[seen]
 }
 
-// look returns the cluster as it is, or was a moment ago.
+// seen is a read of the cluster, or its failure.
+type seen struct {
+	state *state
+	err   error
+}
+
+// home is the path of the first page.
+func (h *handler) home() string { return h.Base + pagesPath + "/" }
+
+// look returns the cluster as it is, or was a moment ago. A request that ends early ends no read, because others may
+// wait for the same.
 func (h *handler) look(ctx context.Context) (*state, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.last != nil {
-		return h.last, nil
+	select {
+	case h.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
+	defer func() { <-h.turn }()
+	if last := h.last.Load(); last != nil {
+		return last.state, last.err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
+	defer cancel()
+	var now seen
 	v, err := h.Read(ctx)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil && ctx.Err() != nil:
+		now.err = fmt.Errorf("the cluster did not answer within %s: %w", readLimit, err)
+	case err != nil:
+		now.err = err
+	default:
+		now.state = newState(v, h.Now())
 	}
-	s := newState(v, h.Now())
-	h.last = s
+	h.last.Store(&now)
 	// No state is kept of a cluster without readers.
-	time.AfterFunc(fresh, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.last = nil
-	})
-	return s, nil
+	time.AfterFunc(fresh, func() { h.last.Store(nil) })
+	return now.state, now.err
 }
 
-func (h *handler) overview(w http.ResponseWriter, r *http.Request) {
-	s, err := h.look(r.Context())
-	if err != nil {
-		refuse(w, http.StatusServiceUnavailable, "the cluster could not be read: "+err.Error())
-		return
+// page answers with a page that make fills. A page that make returns nil for was answered already.
+func (h *handler) page(fill func(http.ResponseWriter, *http.Request, *sheet) *document) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q, err := readQuestion(r.URL, h.Zone)
+		if err != nil {
+			h.refuse(w, &refusal{Code: http.StatusBadRequest, Title: "The address is not valid", Text: err.Error()})
+			return
+		}
+		s, err := h.look(r.Context())
+		if err != nil {
+			h.unread(w, err)
+			return
+		}
+		if d := fill(w, r, &sheet{state: s, question: q, home: h.home()}); d != nil {
+			h.write(w, d)
+		}
 	}
-	d := h.document(r, s, "Noderefit")
+}
+
+func (h *handler) overview(_ http.ResponseWriter, _ *http.Request, s *sheet) *document {
+	d := h.document(s)
 	d.Summary = s.summary()
+	if s.filtered() {
+		d.Found = s.found()
+		return d
+	}
 	for _, name := range s.names() {
 		d.Pools = append(d.Pools, s.pool(name, few, 0))
 	}
 	d.Stray = s.stray()
-	h.write(w, d)
+	return d
 }
 
-func (h *handler) pool(w http.ResponseWriter, r *http.Request) {
-	s, err := h.look(r.Context())
-	if err != nil {
-		refuse(w, http.StatusServiceUnavailable, "the cluster could not be read: "+err.Error())
-		return
-	}
+func (h *handler) pool(w http.ResponseWriter, r *http.Request, s *sheet) *document {
 	name := r.PathValue("pool")
 	if _, ok := s.report.Pool(name); !ok {
-		refuse(w, http.StatusNotFound, "there is no MachineConfigPool "+name)
-		return
+		h.missing(w, "There is no MachineConfigPool "+name+".")
+		return nil
 	}
-	at, err := strconv.Atoi(r.URL.Query().Get("page"))
-	if err != nil || at < 1 {
-		at = 1
-	}
-	at = min(at, lastPage)
-	d := h.document(r, s, "Pool "+name)
-	d.Alone = true
-	d.Pools = []poolPart{s.pool(name, many, at)}
-	h.write(w, d)
+	d := h.document(s, crumb{Name: "Pool " + name})
+	d.Pools = []poolPart{s.pool(name, many, s.page)}
+	return d
 }
 
-// document returns the frame of a page.
-func (h *handler) document(r *http.Request, s *state, title string) *document {
+func (h *handler) node(w http.ResponseWriter, r *http.Request, s *sheet) *document {
+	name := r.PathValue("node")
+	_, pool, ok := s.report.Node(name)
+	if !ok {
+		h.missing(w, "There is no Node "+name+".")
+		return nil
+	}
+	var way []crumb
+	if pool != "" {
+		way = append(way, crumb{"Pool " + pool, s.to(s.poolPath(pool))})
+	}
+	d := h.document(s, append(way, crumb{Name: "Node " + name})...)
+	d.Filter = nil
+	d.Node = s.nodePage(name)
+	return d
+}
+
+func (h *handler) missing(w http.ResponseWriter, text string) {
+	h.refuse(w, &refusal{Code: http.StatusNotFound, Title: "Not found", Text: text, Refresh: again})
+}
+
+// document returns the frame of a page. way are the steps that lead to it from the first page, with the page itself as
+// the last one.
+func (h *handler) document(s *sheet, way ...crumb) *document {
+	cluster := cmp.Or(h.Cluster, "Noderefit")
 	d := &document{
-		Title: title, Style: stylePath, Home: pagesPath + "/", Version: h.Version, At: s.stamp(s.now),
-		Warnings: s.view.Warnings, Refresh: int(refreshed.Seconds()),
+		Style: h.Base + stylePath, Way: append([]crumb{{cluster, s.to(h.home())}}, way...), Version: h.Version,
+		At: s.stamp(s.now), Warnings: s.view.Warnings, Refresh: again, Still: s.still, Docs: docs,
+		Zone: cmp.Or(s.zoneName, s.zone.String()), Path: s.path, Kept: s.kept(), All: s.all(),
 	}
-	query := r.URL.Query()
-	if d.Still = query.Get("refresh") == "off"; d.Still {
-		query.Del("refresh")
+	d.Title = d.Way[len(d.Way)-1].Name
+	if len(way) > 0 {
+		d.Title += " – " + cluster
+	}
+	if cluster != "Noderefit" {
+		d.Title += " – Noderefit"
+	}
+	if d.Still {
+		d.Toggle = s.turned(paramRefresh, "")
 	} else {
-		query.Set("refresh", "off")
+		d.Toggle = s.turned(paramRefresh, off)
 	}
-	d.Toggle = strings.TrimSuffix(r.URL.Path+"?"+query.Encode(), "?")
+	if len(s.view.Nodes) == 0 {
+		return d
+	}
+	d.Filter = &filterPart{Text: s.text, State: s.phase, States: states(), On: s.filtered(), Clear: s.to(s.path)}
 	return d
 }
 
@@ -178,7 +257,9 @@ func (h *handler) document(r *http.Request, s *state, title string) *document {
 func (h *handler) write(w http.ResponseWriter, d *document) {
 	var out bytes.Buffer
 	if err := pages.Execute(&out, d); err != nil {
-		refuse(w, http.StatusInternalServerError, "the page could not be made: "+err.Error())
+		h.refuse(w, &refusal{
+			Code: http.StatusInternalServerError, Title: "The page could not be made", Text: err.Error(), Refresh: again,
+		})
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -186,12 +267,30 @@ func (h *handler) write(w http.ResponseWriter, d *document) {
 	_, _ = out.WriteTo(w)
 }
 
-func refuse(w http.ResponseWriter, code int, text string) {
-	http.Error(w, text, code)
+// policy is what a browser may do with a page: show it with its style sheet, and send its forms back to it.
+const policy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+// protect sets the headers that hold a browser back, and other sites in it.
+func protect(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
 }
 
-// policy is what a browser may do with a page: show it with its style sheet.
-const policy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// readOnly refuses a request that could be meant to change something, and reports whether it did not.
+func readOnly(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return true
+	}
+	w.Header().Set("Allow", "GET, HEAD")
+	(&refusal{
+		Code: http.StatusMethodNotAllowed, Title: "The page is read-only", Text: "It answers GET and HEAD only.",
+	}).write(w)
+	return false
+}
 
 // Guard passes only those requests to pages that the filter allows. A browser can send a token only as a password: with
 // any user name, Guard takes the password for the bearer's token. A request without a token is answered by the question
@@ -209,14 +308,9 @@ func Guard(pages http.Handler, line *Line, filter func(http.Handler) (http.Handl
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", policy)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cache-Control", "no-store")
+		protect(h)
 		switch {
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			h.Set("Allow", "GET, HEAD")
-			refuse(w, http.StatusMethodNotAllowed, "the page is read-only")
+		case !readOnly(w, r):
 			return
 		case r.URL.Path == "/" || r.URL.Path == pagesPath:
 			http.Redirect(w, r, pagesPath+"/", http.StatusFound)
@@ -227,10 +321,15 @@ func Guard(pages http.Handler, line *Line, filter func(http.Handler) (http.Handl
 			r.Header.Set("Authorization", "Bearer "+token)
 		}
 		if r.Header.Get("Authorization") == "" {
-			refuse(w, http.StatusUnauthorized, "give a token of the cluster as the password (kubectl create token)")
+			(&refusal{
+				Code: http.StatusUnauthorized, Title: "A token is needed", Text: "Nobody sees the page without a token.",
+				Do: tokenHelp,
+			}).write(w)
 			return
 		}
-		allowed.ServeHTTP(&gate{ResponseWriter: w, line: line}, r)
+		g := &gate{ResponseWriter: w, line: line}
+		allowed.ServeHTTP(g, r)
+		g.end()
 	}), nil
 }
 
@@ -253,36 +352,4 @@ func (l *Line) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := next.RoundTrip(r)
 	l.dead.Store(err != nil || answer.StatusCode/100 != 2)
 	return answer, err
-}
-
-// gate changes the filter's answer to a refused request. controller-runtime's filter answers 500 for a token that the
-// cluster calls wrong or expired, and for a cluster that does not answer. At a 500 no browser asks for another token.
-type gate struct {
-	http.ResponseWriter
-
-	line *Line
-	mute bool // another answer was already given
-}
-
-// WriteHeader asks a client for its token again where the cluster did not accept the token.
-func (g *gate) WriteHeader(code int) {
-	switch {
-	case code == http.StatusInternalServerError && g.line.dead.Load():
-		g.mute = true
-		g.Header().Del(challenge)
-		refuse(g.ResponseWriter, http.StatusServiceUnavailable, "the cluster could not check the token, or "+
-			"the rights of its account; try again")
-		return
-	case code == http.StatusInternalServerError:
-		code = http.StatusUnauthorized
-	}
-	g.ResponseWriter.WriteHeader(code)
-}
-
-// Write passes on the filter's text, unless gate gave a better answer.
-func (g *gate) Write(data []byte) (int, error) {
-	if g.mute {
-		return len(data), nil
-	}
-	return g.ResponseWriter.Write(data)
 }

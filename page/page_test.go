@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -146,6 +147,11 @@ func (f *fixture) handler() http.Handler {
 	}})
 }
 
+// newSheet is what the first page is made from.
+func newSheet(v View) *sheet {
+	return &sheet{newState(v, noon), question{path: "/page/", zone: time.UTC, page: 1}, "/page/"}
+}
+
 // get is a page, which has to be one.
 func get(t *testing.T, h http.Handler, path string) *element {
 	t.Helper()
@@ -154,11 +160,28 @@ func get(t *testing.T, h http.Handler, path string) *element {
 	if w.Code != http.StatusOK {
 		t.Fatalf("GET %s: %d %s", path, w.Code, w.Body)
 	}
+	return parse(t, w)
+}
+
+func parse(t *testing.T, w *httptest.ResponseRecorder) *element {
+	t.Helper()
+	if kind := w.Header().Get("Content-Type"); kind != "text/html; charset=utf-8" {
+		t.Fatalf("the answer is %s:\n%s", kind, w.Body)
+	}
 	root, err := html.Parse(bytes.NewReader(w.Body.Bytes()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &element{root}
+}
+
+// refreshes says after how many seconds a browser loads a page again.
+func refreshes(page *element) []string {
+	var out []string
+	for _, m := range page.all(func(e *element) bool { return e.attribute("http-equiv") == "refresh" }) {
+		out = append(out, m.attribute("content"))
+	}
+	return out
 }
 
 // element of a page that a browser has read.
@@ -215,6 +238,19 @@ func rows(e *element, table string) []string {
 	return out
 }
 
+// listed are the nodes that a page lists, in its order.
+func listed(e *element) []string {
+	var out []string
+	for _, head := range e.all(func(x *element) bool { return x.Data == "th" && x.attribute("scope") == "row" }) {
+		for _, a := range head.all(called("a")) {
+			if strings.Contains(a.attribute("href"), "/nodes/") {
+				out = append(out, a.text())
+			}
+		}
+	}
+	return out
+}
+
 func contains(t *testing.T, where, text string, want ...string) {
 	t.Helper()
 	for _, w := range want {
@@ -239,13 +275,16 @@ func TestTheFirstPageSaysWhereEverythingStands(t *testing.T) {
 
 	worker := section(t, page, "worker")
 	contains(t, "worker", worker.text(), "! Draining", "1 of 4 updated to "+rendered("worker", "b"),
-		"1 Updated 2 Waiting 1 Updating", "Blocked by PodDisruptionBudget shop/checkout",
+		"1 Updated 1 Updating 2 Waiting", "Blocked by PodDisruptionBudget shop/checkout",
 		"pod shop/checkout-7d9 is held by PodDisruptionBudget checkout, which allows 0 disruptions now",
 		"What to do give the pod's workload another ready replica", "Since 2026-11-22 11:48 UTC (12m)",
-		"Out of service at a time 2 nodes", "2 waiting for the same reason as the pool. 1 up to date. All nodes of worker")
+		"Out of service at a time 2 nodes", "2 more wait for the same reason as the pool. 1 up to date. All nodes of worker")
 	nodes := rows(worker, "nodes")
-	if len(nodes) != 1 || !strings.HasPrefix(nodes[0], "worker-2 ! Draining 12m aaaaaaaa → bbbbbbbb PodDisruptionBudget shop/checkout") {
-		t.Errorf("the nodes of worker are\n%s", strings.Join(nodes, "\n"))
+	if diff := cmp.Diff([]string{"As said above.", "worker-2 ! Draining 12m aaaaaaaa → bbbbbbbb"}, nodes); diff != "" {
+		t.Errorf("the nodes of worker are not (-) but (+)\n%s", diff)
+	}
+	if n := strings.Count(worker.text(), "PodDisruptionBudget shop/checkout"); n != 1 {
+		t.Errorf("what worker waits for is said %d times", n)
 	}
 	if diff := cmp.Diff([]string{
 		"bbbbbbbb 2026-11-22 11:00 UTC 10m 50m ↻ under way, 1 of 4 updated",
@@ -256,14 +295,21 @@ func TestTheFirstPageSaysWhereEverythingStands(t *testing.T) {
 
 	gpu := section(t, page, "gpu")
 	contains(t, "gpu", gpu.text(), "! Quarantined", "kubectl refit quarantine lift gpu",
-		"Quarantined Configuration Failed on Since Reason "+rendered("gpu", "d")+" gpu-1 60m health check nvidia-smi: exit 9",
-		"! 0 of 2 updated, failed on 1")
+		rendered("gpu", "d")+" failed on node gpu-1 and is offered to no other node: health check nvidia-smi: exit 9",
+		"As said above. gpu-1 ! RolledBack 60m", "! 0 of 2 updated, failed on 1")
+	if text := gpu.text(); strings.Count(text, "nvidia-smi") != 1 || strings.Contains(text, "Blocked by") {
+		t.Errorf("what failed in gpu is said more than once, or as if it was waited for:\n%s", text)
+	}
 	edge := section(t, page, "edge")
 	contains(t, "edge", edge.text(), "○ OutsideWindow", "RolloutPolicy nights", "Next window 2026-11-22 22:00 UTC (in 10h)",
 		"○ waits, no node was sent yet")
 	contains(t, "master", section(t, page, "master").text(), "✓ UpToDate", "1 of 1 updated")
 	if text := edge.text(); strings.Contains(text, "Quarantined") {
 		t.Errorf("what failed in another pool is shown with edge:\n%s", text)
+	}
+	if large := section(t, get(t, largeCluster(3).handler(), "/page/pools/large"), "large"); strings.Contains(
+		strings.Join(rows(large, "nodes"), "\n"), "Blocked by") {
+		t.Errorf("a node waits for itself:\n%s", large.text())
 	}
 	contains(t, "all", page.text(), "Nodes of no pool", "lost-1 ○ Unmanaged")
 }
@@ -301,8 +347,15 @@ func TestAPageHasNothingThatItsPolicyForbids(t *testing.T) {
 	page := get(t, h, "/page/")
 	for _, e := range page.all(func(*element) bool { return true }) {
 		for _, a := range e.Attr {
-			if (a.Key == "href" || a.Key == "src") && !strings.HasPrefix(a.Val, "/page/") {
+			leads := a.Key == "href" || a.Key == "src" || a.Key == "action"
+			toDocs := e.Data == "a" && strings.HasPrefix(a.Val, docs) && e.attribute("rel") == "noreferrer"
+			if leads && !strings.HasPrefix(a.Val, "/page/") && !toDocs {
 				t.Errorf("<%s> leads to %s", e.Data, a.Val)
+			}
+			if name, _, _ := strings.Cut(strings.TrimPrefix(a.Val, docs), "#"); toDocs {
+				if _, err := os.Stat("../docs/" + name); err != nil {
+					t.Errorf("the documentation has no such page: %v", err)
+				}
 			}
 			if a.Key == "style" {
 				t.Errorf("<%s> has a style of its own", e.Data)
@@ -334,7 +387,7 @@ func TestPicturesSayWhatStandsBesideThem(t *testing.T) {
 	add(3, "a", "b", api.Working)
 	add(1, "a", "b", api.RolledBack)
 	got := phases(p)
-	if got.Text != "2000 Updated, 2996 Waiting, 3 Updating, 1 RolledBack" {
+	if got.Text != "2000 Updated, 3 Updating, 1 RolledBack, 2996 Waiting" {
 		t.Errorf("it says %s", got.Text)
 	}
 	at := 0
@@ -352,7 +405,7 @@ func TestPicturesSayWhatStandsBesideThem(t *testing.T) {
 func TestRolloutsAreDrawnAgainstTheLongest(t *testing.T) {
 	t.Parallel()
 	f := busyCluster()
-	s := newState(f.View, noon)
+	s := newSheet(f.View)
 	p, _ := s.report.Pool("worker")
 	hour := func(h float64) time.Time { return noon.Add(-time.Duration(h * float64(time.Hour))) }
 	for _, test := range []struct {
@@ -386,7 +439,7 @@ func TestRolloutsAreDrawnAgainstTheLongest(t *testing.T) {
 
 func TestALongRolloutIsDrawnToo(t *testing.T) {
 	t.Parallel()
-	s := newState(busyCluster().View, noon)
+	s := newSheet(busyCluster().View)
 	p, _ := s.report.Pool("worker")
 	day := func(d int) time.Time { return noon.AddDate(0, 0, -d) }
 	parts := s.rollouts([]api.PastRollout{
@@ -415,7 +468,7 @@ func TestWhatAPolicyHoldsIsSaidBesideWhatANodeDoes(t *testing.T) {
 			}
 		}
 	}
-	s := newState(f.View, noon)
+	s := newSheet(f.View)
 	p, _ := s.report.Pool("worker")
 	facts := map[string]string{}
 	for _, one := range s.facts(p) {
@@ -440,7 +493,7 @@ func TestAGateThatRefusedIsNamedWhereANodeWouldBe(t *testing.T) {
 			{Config: config, Gate: "smoke", Reason: "was closed", Since: noon},
 		})}
 	})
-	s := newState(f.View, noon)
+	s := newSheet(f.View)
 	if got := s.pool("gated", few, 0).Quarantined; len(got) != 1 || got[0].Where != "gate smoke" {
 		t.Errorf("it failed on %+v", got)
 	}
@@ -452,17 +505,18 @@ func TestTheNodesOfALargePoolArePagedThrough(t *testing.T) {
 	h := f.handler()
 	first := get(t, h, "/page/")
 	large := section(t, first, "large")
-	if n := len(rows(large, "nodes")); n != few {
+	if n := len(listed(large)); n != few {
 		t.Errorf("the first page lists %d nodes", n)
 	}
-	contains(t, "large", large.text(), "5 more", "270 waiting for the same reason as the pool. 150 up to date.")
+	contains(t, "large", large.text(), "5 more", "270 more wait for the same reason as the pool. 150 up to date.")
 	seen := map[string]bool{}
 	var pages []int
 	for path := "/page/pools/large"; path != ""; {
 		page := get(t, h, path)
-		pages = append(pages, len(rows(page, "nodes")))
-		for _, row := range rows(page, "nodes") {
-			seen[strings.Fields(row)[0]] = true
+		names := listed(page)
+		pages = append(pages, len(names))
+		for _, name := range names {
+			seen[name] = true
 		}
 		path = ""
 		for _, a := range page.all(called("a")) {
@@ -483,13 +537,6 @@ func TestTheNodesOfALargePoolArePagedThrough(t *testing.T) {
 func TestAPageRefreshesItselfUnlessItIsToldNotTo(t *testing.T) {
 	t.Parallel()
 	h := busyCluster().handler()
-	refreshes := func(page *element) []string {
-		var out []string
-		for _, m := range page.all(func(e *element) bool { return e.attribute("http-equiv") == "refresh" }) {
-			out = append(out, m.attribute("content"))
-		}
-		return out
-	}
 	toggle := func(page *element) string {
 		for _, a := range page.all(called("header"))[0].all(called("a")) {
 			if strings.Contains(a.text(), "Stop") || strings.Contains(a.text(), "Refresh") {
@@ -498,7 +545,7 @@ func TestAPageRefreshesItselfUnlessItIsToldNotTo(t *testing.T) {
 		}
 		return ""
 	}
-	page := get(t, h, "/page/pools/worker?page=1")
+	page := get(t, h, "/page/pools/worker?page=2")
 	if got := refreshes(page); !slices.Equal(got, []string{"15"}) {
 		t.Errorf("it refreshes %v", got)
 	}
@@ -506,7 +553,7 @@ func TestAPageRefreshesItselfUnlessItIsToldNotTo(t *testing.T) {
 	if got := refreshes(still); got != nil {
 		t.Errorf("told not to, it refreshes %v", got)
 	}
-	if back := toggle(still); back != "/page/pools/worker?page=1" {
+	if back := toggle(still); back != "/page/pools/worker?page=2" {
 		t.Errorf("from there it goes to %s", back)
 	}
 }
@@ -543,26 +590,32 @@ func TestWhatIsNotKnownIsSaid(t *testing.T) {
 
 	broken := New(Options{Now: time.Now, Read: func(context.Context) (View, error) { return View{}, errors.New("no nodes") }})
 	for path, want := range map[string]string{
-		"/page/":             "503 the cluster could not be read: no nodes",
-		"/page/pools/worker": "503 the cluster could not be read: no nodes",
-		"/page/elsewhere":    "404 404 page not found",
+		"/page/":             "503 The cluster could not be read no nodes This page tries again every 15 s. All pools",
+		"/page/pools/worker": "503 The cluster could not be read no nodes This page tries again every 15 s. All pools",
+		"/page/nodes/worker": "503 The cluster could not be read no nodes This page tries again every 15 s. All pools",
+		"/page/elsewhere":    "404 Not found There is no page /page/elsewhere. This page tries again every 15 s. All pools",
 	} {
 		w := httptest.NewRecorder()
 		broken.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
-		if got := fmt.Sprintf("%d %s", w.Code, strings.TrimSpace(w.Body.String())); got != want {
+		body := parse(t, w)
+		if got := fmt.Sprintf("%d %s", w.Code, body.all(called("body"))[0].text()); got != want {
 			t.Errorf("%s: %s, not %s", path, got, want)
+		}
+		if got := refreshes(body); !slices.Equal(got, []string{"15"}) {
+			t.Errorf("%s: a display on a wall stays on this page: it refreshes %v", path, got)
 		}
 	}
 	w := httptest.NewRecorder()
 	f.handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/page/pools/none", http.NoBody))
-	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "there is no MachineConfigPool none") {
+	if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "There is no MachineConfigPool none") {
 		t.Errorf("a pool that is not there: %d %s", w.Code, w.Body)
 	}
 }
 
 func TestAnEmptyClusterHasAPage(t *testing.T) {
 	t.Parallel()
-	contains(t, "the page", get(t, (&fixture{}).handler(), "/page/").text(), "There are no MachineConfigPools.")
+	contains(t, "the page", get(t, (&fixture{}).handler(), "/page/").text(), "No MachineConfigPool selects nodes yet.",
+		"What to do next", "kind: MachineConfigPool", "kubectl label node NODE node-role.kubernetes.io/worker=")
 }
 
 func TestOnlyThoseWhoAreLetThroughSeeAPage(t *testing.T) {
@@ -619,6 +672,12 @@ func TestOnlyThoseWhoAreLetThroughSeeAPage(t *testing.T) {
 		if challenged := w.Header().Get("WWW-Authenticate") != ""; challenged && w.Code == http.StatusOK || !challenged && w.Code == http.StatusUnauthorized {
 			t.Errorf("%s: the answer %d has WWW-Authenticate: %s", what, w.Code, w.Header().Get("WWW-Authenticate"))
 		}
+		// A display on a wall comes back by itself, and nobody is asked for a token every 15 seconds.
+		if w.Code == http.StatusForbidden || w.Code == http.StatusUnauthorized {
+			if again := refreshes(parse(t, w)) != nil; again != (w.Code == http.StatusForbidden) {
+				t.Errorf("%s: the answer %d is refreshed: %t", what, w.Code, again)
+			}
+		}
 		if w.Header().Get("Content-Security-Policy") != policy || w.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: the answer has not the headers that hold a browser back: %v", what, w.Header())
 		}
@@ -668,7 +727,7 @@ func TestAClusterThatCantBeAskedIsNoFaultOfTheToken(t *testing.T) {
 		if w.Code != test.code || challenged != (w.Code == http.StatusUnauthorized) {
 			t.Errorf("%s: %d, asked for another token: %t", test.name, w.Code, challenged)
 		}
-		if said := strings.Contains(w.Body.String(), "could not check the token"); said != (w.Code == http.StatusServiceUnavailable) {
+		if said := strings.Contains(w.Body.String(), "The token could not be checked"); said != (w.Code == http.StatusServiceUnavailable) {
 			t.Errorf("%s: %s", test.name, w.Body)
 		}
 	}

@@ -3,12 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -33,8 +35,8 @@ const (
 	pageHeaders                      = 64 << 10
 )
 
-// pageOptions are the address and the certificate of the web page.
-type pageOptions struct{ address, cert, key string }
+// pageOptions are the address and the certificate of the web page, and the cluster's name on it.
+type pageOptions struct{ address, cert, key, cluster string }
 
 func (o *pageOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.address, "page-bind-address", nowhere,
@@ -43,6 +45,8 @@ func (o *pageOptions) flags(f *pflag.FlagSet) {
 		"file of the web page's certificate, with its chain; read again when it changes. Without the file the controller "+
 			"makes a certificate that no browser trusts, and the address has to be a loopback address")
 	f.StringVar(&o.key, "page-key", "", "file of its key")
+	f.StringVar(&o.cluster, "page-cluster-name", "",
+		"name of the cluster in the titles of the web page (default the host of the API server)")
 }
 
 func (o *pageOptions) check() error {
@@ -75,7 +79,9 @@ func (o *pageOptions) add(mgr ctrl.Manager, node string) error {
 		return fmt.Errorf("serving the web page: %w", err)
 	}
 	source := page.Source{Controllers: mgr.GetClient(), Own: own, Self: node, Now: rollout.Now}
-	pages := page.New(page.Options{Read: source.Read, Now: rollout.Now, Version: version})
+	pages := page.New(page.Options{
+		Read: source.Read, Now: rollout.Now, Version: version, Cluster: cmp.Or(o.cluster, server(mgr.GetConfig().Host)),
+	})
 	asks := *mgr.GetHTTPClient()
 	line := &page.Line{Next: asks.Transport}
 	asks.Transport = line
@@ -100,6 +106,14 @@ func (o *pageOptions) add(mgr ctrl.Manager, node string) error {
 			ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(log), slog.LevelDebug),
 		},
 	}))
+}
+
+// server returns the host of an API server's address.
+func server(address string) string {
+	if u, err := url.Parse(address); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return address
 }
 
 func (o *pageOptions) listen(mgr ctrl.Manager) (net.Listener, error) {

@@ -88,7 +88,13 @@ func (b *browser) open(c *controller, token, path string) {
 	address, err := url.Parse("https://" + c.address + path)
 	b.must(err)
 	address.User = url.UserPassword("me", token)
-	b.must(chromedp.Do(b.ctx, chromedp.Navigate(address.String())))
+	b.visit(address.String())
+}
+
+// visit goes to an address.
+func (b *browser) visit(address string) {
+	b.t.Helper()
+	b.must(chromedp.Do(b.ctx, chromedp.Navigate(address)))
 }
 
 // value is what an expression comes to in the page.
@@ -132,7 +138,7 @@ func (b *browser) look(width, height int64, phone bool, scheme string) {
 		})))
 }
 
-// picture takes one of what is in the window, and keeps it where that is asked for.
+// picture takes one of what is in the window, and keeps it by its name where that is asked for.
 func (b *browser) picture(name string) {
 	b.t.Helper()
 	data, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
@@ -143,7 +149,7 @@ func (b *browser) picture(name string) {
 	if len(shades) < 10 {
 		b.t.Errorf("the picture %s has %d colours: there is nothing on it", name, len(shades))
 	}
-	if *pictures != "" {
+	if *pictures != "" && name != "" {
 		b.must(keep(filepath.Join(*pictures, name), taken, shades))
 	}
 }
@@ -185,8 +191,8 @@ func keep(path string, taken image.Image, shades []*shade) error {
 	return errors.Join(encoder.Encode(file, out), file.Sync())
 }
 
-// content is what a browser complains of, and whether it asked anybody else.
-func (b *browser) content(c *controller) {
+// content is what a browser complains of, and whether it asked for anything that is not below an address.
+func (b *browser) content(below string) {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,7 +200,7 @@ func (b *browser) content(c *controller) {
 		b.t.Errorf("the browser says: %s", complaint)
 	}
 	for _, asked := range b.asked {
-		if !strings.HasPrefix(asked, "https://"+c.address+"/page/") {
+		if !strings.HasPrefix(asked, below) {
 			b.t.Errorf("the browser asked for %s", asked)
 		}
 	}
@@ -211,7 +217,7 @@ var faint string
 func (l *lab) shown() {
 	t := l.t
 	b := openBrowser(t)
-	c := l.controller(api.Controller)
+	c := l.controller(api.Controller, "--page-cluster-name=production")
 	token := l.viewer("may", pageRole)
 	l.page(c, token, "/page/", "failed on 1")
 
@@ -219,23 +225,23 @@ func (l *lab) shown() {
 	b.open(c, token, "/page/?refresh=off")
 	b.reads(
 		"15 of 37 nodes updated; 2 pools need a person, 1 pool waits, 1 pool is up to date.",
-		"worker ! Draining 12 of 24 updated to "+workerNew, "12 Updated 9 Waiting 3 Updating",
+		"worker ! Draining 12 of 24 updated to "+workerNew, "12 Updated 3 Updating 9 Waiting",
 		"Blocked by PodDisruptionBudget shop/checkout", "pod shop/checkout-7d9f4c6b58-x2k4p is held by PodDisruptionBudget checkout",
-		"RolloutPolicy careful", "Failure budget 0 of 2 nodes used", "worker-13 ! Draining 14m 0b6f1e9d → 9c2e7d41",
-		"worker-14 ↻ Rebooting 2m", "worker-15 ↻ Staging", "9 waiting for the same reason as the pool. 12 up to date.",
+		"RolloutPolicy careful", "Failure budget 0 of 2 nodes used", "As said above. worker-13 ! Draining 14m 0b6f1e9d → 9c2e7d41",
+		"worker-14 ↻ Rebooting 2m", "worker-15 ↻ Staging", "9 more wait for the same reason as the pool. 12 up to date.",
 		"under way, 12 of 24 updated", "done, 24 nodes", "replaced, 1 of 24 updated, failed on 2",
-		"gpu ! Quarantined", gpuNew+" gpu-1 95m check nvidia-driver: exit status 9: no device was found",
+		"gpu ! Quarantined", gpuNew+" failed on node gpu-1 and is offered to no other node: check nvidia-driver: exit status 9",
 		"kubectl refit quarantine lift gpu", "0 of 4 updated, failed on 1",
 		"edge ○ OutsideWindow", "RolloutPolicy weekend-nights", "Next window", "waits, no node was sent yet",
 		"master ✓ UpToDate", "3 of 3 updated", "Read-only.",
 	)
-	b.content(c)
+	b.content("https://" + c.address + "/page/")
 	for _, scheme := range []string{"light", "dark"} {
 		b.look(1200, 1790, false, scheme)
 		for _, bad := range value[[]string](b, faint) {
 			t.Errorf("in %s this can hardly be read: %s", scheme, bad)
 		}
-		b.picture("web-page-" + scheme + ".png")
+		b.picture(map[string]string{"light": "web-page-light.png"}[scheme])
 	}
 	if bars := value[int](b, `[...document.querySelectorAll('svg.bar')].filter(e => e.getBoundingClientRect().width > 500 &&
 		e.getAttribute('aria-label')).length`); bars != 4 {
@@ -244,10 +250,7 @@ func (l *lab) shown() {
 
 	b.look(390, 844, true, "light")
 	b.open(c, token, "/page/pools/worker?refresh=off")
-	b.reads("Noderefit / Pool worker", "worker-13 ! Draining", "worker-24 ○ Waiting", "worker-01 ✓ Updated")
-	if label := value[string](b, `getComputedStyle(document.querySelector('td[data-label=Phase]'), '::before').content`); !strings.Contains(label, "Phase") {
-		t.Errorf("on a phone a phase is labelled %s", label)
-	}
+	b.reads("production / Pool worker", "worker-13 ! Draining", "worker-24 ○ Waiting", "worker-01 ✓ Updated")
 	if over := value[int](b, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
 		t.Errorf("on a phone the page is %d pixels too wide", over)
 	}
@@ -255,12 +258,19 @@ func (l *lab) shown() {
 }
 
 func (l *lab) followed() {
-	b := openBrowser(l.t)
+	t := l.t
+	b := openBrowser(t)
 	c := l.controller(api.Controller)
 	token := l.viewer("may", pageRole)
 	l.page(c, token, "/page/", "worker-15")
+	b.open(c, token, "/page/?q=worker-1")
+	b.reads("Nodes that match", "worker-15")
 	b.open(c, token, "/page/")
 	b.reads("12 of 24 updated")
+	const far = 300 // the page grows shorter when a node is updated
+	if at := value[int](b, `(scrollTo(0, 300), Math.round(scrollY))`); at != far {
+		t.Fatalf("the page does not scroll to %d, but to %d", far, at)
+	}
 	l.annotate("worker-15", map[string]string{api.CurrentConfig: workerNew, api.StateKey: string(api.Done)})
 	l.until("the open page says so", func() string {
 		// While it is loaded anew there may be nothing to ask.
@@ -275,5 +285,8 @@ func (l *lab) followed() {
 		}
 		return ""
 	})
-	b.content(c)
+	if at := value[int](b, `Math.round(scrollY)`); at != far {
+		t.Errorf("the page was loaded again at %d, not where its reader was, at %d", at, far)
+	}
+	b.content("https://" + c.address + "/page/")
 }

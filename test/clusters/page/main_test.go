@@ -53,6 +53,9 @@ var (
 	program = sync.OnceValues(func() (string, error) {
 		return programs.Build(context.Background(), suite.Dir(), "cmd/"+api.Controller)
 	})
+	plugin = sync.OnceValues(func() (string, error) {
+		return programs.Build(context.Background(), suite.Dir(), "cmd/kubectl-refit")
+	})
 )
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
@@ -257,9 +260,8 @@ func (l *lab) page(c *controller, token, path, want string) string {
 	return last
 }
 
-// pool makes a pool of nodes by their role.
-func (l *lab) pool(name, target, had string, change ...func(*mcfgv1.MachineConfigPool)) {
-	l.t.Helper()
+// poolObject is a pool of nodes by their role.
+func poolObject(name, target string, change ...func(*mcfgv1.MachineConfigPool)) *mcfgv1.MachineConfigPool {
 	p := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}}}
 	p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{api.NodeRole + name: ""}}
 	p.Spec.MachineConfigSelector = &metav1.LabelSelector{MatchLabels: map[string]string{api.Role: name}}
@@ -267,6 +269,13 @@ func (l *lab) pool(name, target, had string, change ...func(*mcfgv1.MachineConfi
 	for _, f := range change {
 		f(p)
 	}
+	return p
+}
+
+// pool makes a pool of nodes by their role.
+func (l *lab) pool(name, target, had string, change ...func(*mcfgv1.MachineConfigPool)) {
+	l.t.Helper()
+	p := poolObject(name, target, change...)
 	pools := l.MachineConfigs.MachineconfigurationV1().MachineConfigPools()
 	made, err := pools.Create(l.ctx, p, metav1.CreateOptions{})
 	l.must(err)
@@ -300,9 +309,8 @@ type stand struct {
 	node, daemon     map[string]string // annotations
 }
 
-// node makes a node of a pool, and its MachineConfigNode.
-func (l *lab) node(name, pool string, s stand) {
-	l.t.Helper()
+// objects are a node of a pool, and its MachineConfigNode.
+func (s *stand) objects(name, pool string) (*corev1.Node, *mcfgv1.MachineConfigNode) {
 	n := cluster.KwokNode(name, map[string]string{api.NodeRole + pool: ""})
 	n.Annotations = map[string]string{
 		api.CurrentConfig: s.current, api.DesiredConfig: s.desired, api.StateKey: string(s.state),
@@ -313,24 +321,35 @@ func (l *lab) node(name, pool string, s stand) {
 	if s.notReady != "" {
 		ready.Status, ready.Message, ready.LastTransitionTime = corev1.ConditionUnknown, s.notReady, metav1.NewTime(s.since)
 	}
-	made, err := l.Client.CoreV1().Nodes().Create(l.ctx, n, metav1.CreateOptions{})
-	l.must(err)
-	made.Status.Conditions = []corev1.NodeCondition{ready}
-	_, err = l.Client.CoreV1().Nodes().UpdateStatus(l.ctx, made, metav1.UpdateOptions{})
-	l.must(err)
-
-	states := l.MachineConfigs.MachineconfigurationV1().MachineConfigNodes()
-	said, err := states.Create(l.ctx, &mcfgv1.MachineConfigNode{
+	n.Status.Conditions = []corev1.NodeCondition{ready}
+	said := &mcfgv1.MachineConfigNode{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: s.daemon},
 		Spec: mcfgv1.MachineConfigNodeSpec{
 			Node: mcfgv1.MCOObjectReference{Name: name}, Pool: mcfgv1.MCOObjectReference{Name: pool},
 			ConfigVersion: mcfgv1.MachineConfigNodeSpecMachineConfigVersion{Desired: s.desired},
 		},
-	}, metav1.CreateOptions{})
-	l.must(err)
+	}
 	said.Status.Conditions = []metav1.Condition{{
 		Type: string(s.condition), Status: s.status, Reason: string(s.condition), LastTransitionTime: metav1.NewTime(s.since),
 	}}
+	return n, said
+}
+
+// node makes a node of a pool, and its MachineConfigNode.
+func (l *lab) node(name, pool string, s stand) {
+	l.t.Helper()
+	n, said := s.objects(name, pool)
+	made, err := l.Client.CoreV1().Nodes().Create(l.ctx, n, metav1.CreateOptions{})
+	l.must(err)
+	made.Status.Conditions = n.Status.Conditions
+	_, err = l.Client.CoreV1().Nodes().UpdateStatus(l.ctx, made, metav1.UpdateOptions{})
+	l.must(err)
+
+	states := l.MachineConfigs.MachineconfigurationV1().MachineConfigNodes()
+	status := said.Status
+	said, err = states.Create(l.ctx, said, metav1.CreateOptions{})
+	l.must(err)
+	said.Status = status
 	_, err = states.UpdateStatus(l.ctx, said, metav1.UpdateOptions{})
 	l.must(err)
 }

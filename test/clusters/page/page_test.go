@@ -32,6 +32,7 @@ func TestThePageOfAClusterAtWork(t *testing.T) {
 		{"who does not lead serves it too", (*lab).whoeverLeads},
 		{"what the controller may not read is said and holds up nothing", (*lab).unread},
 		{"a browser shows where everything stands", (*lab).shown},
+		{"a person's own page needs no installation", (*lab).ownRights},
 		{"an open page follows the cluster", (*lab).followed},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -53,7 +54,7 @@ func (l *lab) onlyWhoMay() {
 		code         int
 		text         string
 	}{
-		{"GET", "/page/", func(*http.Request) {}, 401, "give a token of the cluster as the password"},
+		{"GET", "/page/", func(*http.Request) {}, 401, "Give a token of the cluster as the password"},
 		{"GET", "/page/", func(r *http.Request) { r.SetBasicAuth("me", may) }, 200, "worker-13"},
 		{"GET", "/page/pools/gpu", func(r *http.Request) { r.SetBasicAuth("", may) }, 200, "no device was found"},
 		{"HEAD", "/page/", bearer(may), 200, ""},

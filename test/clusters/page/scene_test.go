@@ -98,13 +98,7 @@ func (l *lab) workers(now time.Time) {
 		case i < 12:
 			s = done(workerNew, ago(time.Duration(58-4*i)*time.Minute))
 		case i == 12:
-			s = moving(mcfgv1.MachineConfigNodeUpdateDrained, ago(14*time.Minute))
-			s.daemon = map[string]string{api.DrainKey: api.Encode(api.Drain{
-				Config: workerNew, Since: ago(14 * time.Minute).UTC(), Left: 2, Waiting: []api.WaitingPod{{
-					Namespace: "shop", Name: "checkout-7d9f4c6b58-x2k4p", Since: ago(13 * time.Minute).UTC(),
-					Why: api.DrainWaitBudget, Budget: "checkout",
-				}},
-			})}
+			s = draining(now)
 		case i == 13:
 			s = moving(mcfgv1.MachineConfigNodeUpdateRebooted, ago(2*time.Minute))
 			s.notReady = "Kubelet stopped posting node status."
