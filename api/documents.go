@@ -182,7 +182,7 @@ type Node struct {
 	DrainHeld *DrainHold
 	// Staged is what came of the order to stage ahead; nil: nothing is known.
 	Staged *Staged
-	// Hold is a person's order to leave the node as it is; nil: there is none.
+	// Hold is a person's order to leave the node as it is. It is nil without such an order.
 	Hold *NodeHold
 }
 

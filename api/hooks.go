@@ -32,16 +32,17 @@ type HookWhen string
 
 // The points.
 const (
-	// HookBeforeDrain: the update is staged and the node still serves. A no holds the update until it is a yes.
+	// HookBeforeDrain: the update is staged and the node still serves. The answer no holds the update until the answer
+	// is yes.
 	HookBeforeDrain HookWhen = "BeforeDrain"
-	// HookAfterBoot: the new configuration has booted. A no fails the update: the node goes back.
+	// HookAfterBoot: the new configuration has booted. The answer no fails the update, and the node goes back.
 	HookAfterBoot HookWhen = "AfterBoot"
 )
 
 // NodeHook is a program that nodes ask at a point of their updates. Nodes of the pools that name it in the annotation
 // noderefit.dev/hooks ask it.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=nodehooks,scope=Cluster
+// +kubebuilder:resource:path=nodehooks,scope=Cluster,shortName=nh,categories=noderefit
 // +kubebuilder:printcolumn:name="When",type=string,JSONPath=`.spec.when`
 // +kubebuilder:printcolumn:name="Timeout",type=integer,JSONPath=`.spec.timeoutSeconds`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

@@ -86,6 +86,8 @@ const (
 	// UndeliveredKey holds an Undelivered: why the certificates of the ControllerConfig are not on the host. The daemon
 	// writes it.
 	UndeliveredKey = ownPrefix + "certificates"
+	// OSKey is how the OS of the host is managed: rpm-ostree, bootc, ostree, or none. The daemon writes it.
+	OSKey = ownPrefix + "os"
 )
 
 // OfAgent reports whether an annotation of a Node is one that its agent alone writes: each below our prefixes that is
@@ -95,7 +97,12 @@ func OfAgent(key string) bool {
 	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift, HoldKey:
 		return false
 	}
-	return (strings.HasPrefix(key, prefix) || strings.HasPrefix(key, ownPrefix)) && !strings.HasPrefix(key, AskPrefix)
+	return Owned(key) && !strings.HasPrefix(key, AskPrefix)
+}
+
+// Owned reports whether an annotation of a Node is Noderefit's, whoever writes it.
+func Owned(key string) bool {
+	return strings.HasPrefix(key, prefix) || strings.HasPrefix(key, ownPrefix)
 }
 
 // DefaultVerdictTimeout is how long a booted configuration may take to prove healthy: longer than a slow machine needs
@@ -252,8 +259,8 @@ const (
 	// PoolRenderPending: something that the pool's configuration is made of is not finished, such as a KubeletConfig, or
 	// there is nothing yet to make its first one of, which is the reason NoMachineConfigs.
 	PoolRenderPending = "RenderPending"
-	// PoolRenderWarning: the pool's configuration was rendered, and may not be what somebody meant: a MachineConfig has a
-	// field that does not exist, say. It holds nothing up.
+	// PoolRenderWarning: the pool's configuration was rendered, and a part of it may be a mistake, such as a field that
+	// does not exist. The condition holds nothing up.
 	PoolRenderWarning = "RenderWarning"
 	// PoolQuarantined: the pool's configuration failed on a node and is offered to no other.
 	PoolQuarantined = "Quarantined"

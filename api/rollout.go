@@ -13,7 +13,7 @@ import (
 // RolloutPolicy says how an update goes through the nodes of pools: in which stages, when, and how many may fail. A
 // pool that no policy selects goes by its own maxUnavailable alone.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=rolloutpolicies,scope=Cluster
+// +kubebuilder:resource:path=rolloutpolicies,scope=Cluster,shortName=rop,categories=noderefit
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.status.pools[*].name`

@@ -4,9 +4,9 @@
 // the one line that reports the error. The main function of a program is
 //
 //	ctx, stop := cli.Signals()
-//	err := command().ExecuteContext(ctx)
+//	executed, err := command().ExecuteContextC(ctx)
 //	stop()
-//	os.Exit(cli.End(os.Stderr, err))
+//	os.Exit(cli.End(os.Stderr, executed, err))
 package cli
 
 import (
@@ -22,6 +22,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/noderefit/noderefit/message"
 )
@@ -32,6 +33,8 @@ const (
 	exitFailed      = 1
 	ExitUsage       = 2
 	ExitUnreachable = 3
+	// signalled is added to the number of a signal.
+	signalled = 128
 )
 
 // UsageError is the error of a wrong command line. Every other error is a failure.
@@ -66,25 +69,62 @@ func ExitCode(err error) int {
 
 // Signals returns a context that ends with the first SIGINT or SIGTERM. After stop a signal ends the process.
 func Signals() (ctx context.Context, stop context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ended, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(SignalError{s})
+		case <-ended.Done():
+		}
+	}()
+	return ended, func() {
+		signal.Stop(signals)
+		cancel(context.Canceled)
+	}
+}
+
+// SignalError is the cause of a context that a signal ended.
+type SignalError struct{ Signal os.Signal }
+
+func (e SignalError) Error() string { return e.Signal.String() + " signal received" }
+
+// Is reports whether target is context.Canceled: programs that serve end well by a signal, and judge by the cause.
+func (SignalError) Is(target error) bool { return target == context.Canceled }
+
+// Code returns the exit code that shells give a program that ends by the signal.
+func (e SignalError) Code() int {
+	if s, ok := e.Signal.(syscall.Signal); ok {
+		return signalled + int(s)
+	}
+	return exitFailed
 }
 
 // Say writes the last line of a program that failed.
 func Say(stderr io.Writer, text string) { fmt.Fprintln(stderr, "error:", message.OneLine(text)) }
 
-// End writes the error, if err is one, and returns the exit code of the program.
-func End(stderr io.Writer, err error) int {
+// End writes the error of a command, if err is one, and returns the exit code of the program.
+func End(stderr io.Writer, executed *cobra.Command, err error) int {
 	if err != nil {
-		Say(stderr, err.Error())
+		Say(stderr, err.Error()+SeeHelp(executed, err))
 	}
 	return ExitCode(err)
+}
+
+// SeeHelp returns the end of an error about the command line, "" for other errors.
+func SeeHelp(executed *cobra.Command, err error) string {
+	if _, usage := errors.AsType[UsageError](err); !usage || strings.Contains(err.Error(), "--help") {
+		return ""
+	}
+	return "; see " + executed.CommandPath() + " --help"
 }
 
 // Root makes a program's command return its errors instead of printing them. A wrong flag is a UsageError. The program
 // gets what every program has: --version and the command version, and completion, which help does not list.
 func Root(cmd *cobra.Command, version string) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{err} })
+	cmd.SetFlagErrorFunc(flagError)
 	cmd.Version = version
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(versionCommand(version))
@@ -112,11 +152,60 @@ func NoArgs(_ *cobra.Command, args []string) error {
 }
 
 // NoCommand refuses the arguments of a root command: they are unknown commands.
-func NoCommand(_ *cobra.Command, args []string) error {
+func NoCommand(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return Usagef("unknown command %q", args[0])
+		names := []string{}
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				names = append(names, c.Name())
+			}
+		}
+		return Usagef("unknown command %q%s", args[0], DidYouMean(args[0], names))
 	}
 	return nil
+}
+
+// DidYouMean returns the end of an error about a name that there is not: the names that are nearly the same, or "".
+func DidYouMean(name string, names []string) string {
+	// The library tells near from far for commands alone.
+	all := &cobra.Command{SuggestionsMinimumDistance: nearly}
+	for _, n := range names {
+		all.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
+	}
+	near := all.SuggestionsFor(name)
+	if len(near) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(near, " or ") + "?"
+}
+
+// nearly is how many letters may differ between a name and the one that was meant.
+const nearly = 2
+
+// flagError returns a UsageError, with the flags that may be meant.
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				names = append(names, "--"+f.Name)
+			}
+		})
+		return Usagef("%w%s", err, DidYouMean("--"+unknown.GetSpecifiedName(), names))
+	}
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if why := wanted[wrong.GetFlag().Value.Type()]; why != "" {
+			return Usagef("flag --%s: %q is %s", wrong.GetFlag().Name, wrong.GetValue(), why)
+		}
+	}
+	return UsageError{err}
+}
+
+// wanted is what a value is not, by the type of a flag. The library has the words of strconv there.
+var wanted = map[string]string{
+	"bool":     "neither true nor false",
+	"duration": "no duration; write, for example, 90s or 4h",
+	"int":      "no number",
 }
 
 // Formats of a command's output: for people, and for programs.

@@ -3,10 +3,12 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -50,9 +52,12 @@ func TestAProgramEndsWithOneLineAndAFlagThatCannotBeReadIsUsage(t *testing.T) {
 	}{
 		"all is well":           {nil, nil, 0, ""},
 		"a failure":             {nil, errors.New("one\ntwo"), exitFailed, "error: one; two\n"},
-		"an unknown flag":       {[]string{"--nix"}, nil, ExitUsage, "error: unknown flag: --nix\n"},
-		"an argument too many":  {[]string{"x"}, nil, ExitUsage, "error: unexpected argument \"x\"\n"},
-		"a flag of another one": {[]string{"-o", "yaml"}, nil, ExitUsage, "error: flag -o: \"yaml\" is neither text nor json\n"},
+		"an unknown flag":       {[]string{"--nix"}, nil, ExitUsage, "error: unknown flag: --nix; see x --help\n"},
+		"an argument too many":  {[]string{"x"}, nil, ExitUsage, "error: unexpected argument \"x\"; see x --help\n"},
+		"a flag of another one": {[]string{"-o", "yaml"}, nil, ExitUsage, "error: flag -o: \"yaml\" is neither text nor json; see x --help\n"},
+		"no duration":           {[]string{"--for", "10"}, nil, ExitUsage, "error: flag --for: \"10\" is no duration; write, for example, 90s or 4h; see x --help\n"},
+		"no number":             {[]string{"--port=ten"}, nil, ExitUsage, "error: flag --port: \"ten\" is no number; see x --help\n"},
+		"neither of two":        {[]string{"--strict=maybe"}, nil, ExitUsage, "error: flag --strict: \"maybe\" is neither true nor false; see x --help\n"},
 		"the version":           {[]string{"version"}, nil, 0, "x v1.2.3\n"},
 		"its flag":              {[]string{"--version"}, nil, 0, "x version v1.2.3\n"},
 	} {
@@ -63,12 +68,16 @@ func TestAProgramEndsWithOneLineAndAFlagThatCannotBeReadIsUsage(t *testing.T) {
 				return errors.Join(TextOrJSON("flag -o", output), test.err)
 			}}
 			cmd.Flags().StringVarP(&output, "output", "o", Text, "")
+			cmd.Flags().Duration("for", 0, "")
+			cmd.Flags().Int("port", 0, "")
+			cmd.Flags().Bool("strict", false, "")
 			Root(cmd, "v1.2.3")
 			var stderr strings.Builder
 			cmd.SetArgs(append([]string{}, test.args...))
 			cmd.SetErr(&stderr)
 			cmd.SetOut(&stderr)
-			code := End(&stderr, cmd.ExecuteContext(t.Context()))
+			executed, err := cmd.ExecuteContextC(t.Context())
+			code := End(&stderr, executed, err)
 			if out = stderr.String(); code != test.code || out != test.text {
 				t.Errorf("exit code %d and %q, want %d and %q", code, out, test.code, test.text)
 			}
@@ -84,5 +93,12 @@ func TestAValueThatIsNotAllowedIsNamedWithThoseThatAre(t *testing.T) {
 	err := OneOf("flag --os", "dos", "auto", "none")
 	if want := `flag --os: "dos" is not one of auto, none`; err == nil || err.Error() != want || ExitCode(err) != ExitUsage {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+func TestAProgramThatServesEndsWellByASignal(t *testing.T) {
+	err := fmt.Errorf("serving: %w", SignalError{Signal: syscall.SIGTERM})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v is no end by a cancelled context", err)
 	}
 }

@@ -150,7 +150,7 @@ func (d *contentsDecoder) decompress(data []byte) ([]byte, error) {
 		d.gunzip = new(gzip.Reader)
 	}
 	if err := d.gunzip.Reset(bytes.NewReader(data)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the contents are no gzip (%w); write gzip's output as base64, or leave compression out", err)
 	}
 	left := maxExpanded - d.expanded
 	var out bytes.Buffer

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,19 +154,19 @@ func onlyCommon(cfg *types.Config) bool {
 
 // parse validates as Ignition does. It returns the config as one of 3.6, the decoded contents of its files, and
 // warnings. The error has one line for each wrong field.
-func (ign *ignition) parse() (types.Config, contents, []string, error) {
+func (ign *ignition) parse(age age) (types.Config, contents, []string, error) {
 	if ign.two {
-		three, warnings, err := convertIgnition2(ign.raw)
+		three, warnings, err := convertIgnition2(ign.raw, age)
 		if err != nil {
 			return types.Config{}, nil, warnings, err
 		}
-		cfg, decoded, more, err := three.parse()
+		cfg, decoded, more, err := three.parse(age)
 		return cfg, decoded, append(warnings, more...), err
 	}
 	if ign.exact {
 		ign.cfg.Ignition.Version = types.MaxVersion.String()
 		decoded, known, problems := decodeContents(&ign.cfg)
-		warnings, err := judge(&ign.cfg, validateIgnition(&ign.cfg, known), problems)
+		warnings, err := judge(&ign.cfg, validateIgnition(&ign.cfg, known), problems, age)
 		return ign.cfg, decoded, warnings, err
 	}
 	cfg, rpt, err := v3_6.ParseCompatibleVersion(ign.raw)
@@ -176,11 +177,11 @@ func (ign *ignition) parse() (types.Config, contents, []string, error) {
 		if !rpt.IsFatal() {
 			return cfg, nil, nil, err
 		}
-		_, err := judge(&ign.cfg, rpt, problems)
+		_, err := judge(&ign.cfg, rpt, problems, age)
 		return cfg, nil, nil, err
 	}
 	decoded, _, more := decodeContents(&cfg)
-	warnings, err := judge(&ign.cfg, rpt, append(problems, more...))
+	warnings, err := judge(&ign.cfg, rpt, append(problems, more...), age)
 	return cfg, decoded, warnings, err
 }
 
@@ -350,8 +351,9 @@ func repeats[T comparable](list []T) bool {
 // used here.
 const internals = "context tree does not match content tree"
 
-// judge turns a report and further problems into warnings and one error.
-func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []string, err error) {
+// judge turns a report and further problems into warnings and one error. In an existing document, a field that empties
+// a file is a warning.
+func judge(cfg *types.Config, rpt report.Report, problems []string, age age) (warnings []string, err error) {
 	var fatal []string
 	for _, e := range rpt.Entries {
 		if strings.HasPrefix(e.Message, internals) {
@@ -362,7 +364,7 @@ func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []
 			said, emptied = unusedField(cfg, e.Context.Path)
 		}
 		text := field(cfg, e.Context) + ": " + strings.ReplaceAll(said, "\n", " ")
-		if e.Kind.IsFatal() || emptied {
+		if e.Kind.IsFatal() || emptied && age == offered {
 			fatal = append(fatal, text)
 		} else {
 			warnings = append(warnings, text)
@@ -390,14 +392,44 @@ func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []
 			warnings = append(warnings, field+": "+why)
 		}
 	})
-	return warnings, nil
+	return append(warnings, doubtfulUsers(cfg.Passwd.Users)...), nil
 }
+
+// doubtfulUsers returns a warning for each key that is no line of an authorized_keys, and for each password that is
+// not hashed. The warnings quote neither.
+func doubtfulUsers(users []types.PasswdUser) (warnings []string) {
+	for i, u := range users {
+		for k, key := range u.SSHAuthorizedKeys {
+			if text := strings.TrimSpace(string(key)); text != "" && !keyType.MatchString(text) {
+				warnings = append(warnings, fmt.Sprintf("passwd.users[%d].sshAuthorizedKeys[%d] (%s): is no public key; write a "+
+					"line such as: ssh-ed25519 AAAA... name", i, k, u.Name))
+			}
+		}
+		if u.PasswordHash != nil && *u.PasswordHash != "" && !hashed.MatchString(*u.PasswordHash) {
+			warnings = append(warnings, fmt.Sprintf("passwd.users[%d].passwordHash (%s): is no hash, so no password would fit; "+
+				"make one, for example with mkpasswd", i, u.Name))
+		}
+	}
+	return warnings
+}
+
+var (
+	keyType = regexp.MustCompile(`(?m)(^|\s)(ssh|ecdsa|sk-ssh|sk-ecdsa)-\S+\s+\S|^#`)
+	// hashed matches crypt(5)'s forms, and those that lock an account.
+	hashed = regexp.MustCompile(`^([$_!*]|[./0-9A-Za-z]{13}$)`)
+)
 
 // explained adds to a message of the library what to do, where the message alone does not say so.
 func explained(cfg *types.Config, text string) string {
 	switch {
 	case strings.HasSuffix(text, ": invalid url scheme"):
 		return text + "; the contents stand here themselves, as a data URL: data:,text"
+	case strings.HasSuffix(text, ": invalid compression method"):
+		return text + "; write gzip, or leave compression out"
+	case strings.HasSuffix(text, ": invalid systemd drop-in extension"):
+		return text + "; let the name end with .conf"
+	case strings.HasSuffix(text, ": path is not fully simplified"):
+		return text + "; leave out a slash at the end, and // and .."
 	case strings.HasSuffix(text, ": illegal file mode"):
 		modes(cfg, func(field string, mode int) {
 			if why := octalMeant(mode); why != "" && field+": illegal file mode" == text {

@@ -21,7 +21,7 @@ import (
 
 // convertIgnition2 converts a config of version 2.2 or 2.3 to 3.0. In version 2 later entries may repeat earlier ones,
 // which version 3 refuses. So repeated files, units and users are first merged as version 2 would have applied them.
-func convertIgnition2(raw []byte) (*ignition, []string, error) {
+func convertIgnition2(raw []byte, age age) (*ignition, []string, error) {
 	cfg, rpt, err := v2_3.Parse(raw)
 	warnings, fatal := []string(nil), unplaced(raw)
 	for _, e := range rpt.Entries {
@@ -31,12 +31,12 @@ func convertIgnition2(raw []byte) (*ignition, []string, error) {
 		at, said, emptied := placeOf(raw, e), e.Message, false
 		if key, unknown := strings.CutPrefix(said, unusedKey2); unknown {
 			said = noSuchField
-			if emptied = emptied2(cfg, at); emptied {
+			if emptied = emptied2(raw, at); emptied {
 				said = emptyFile(key)
 			}
 		}
 		text := at + ": " + said
-		if e.Kind == report.EntryError || emptied {
+		if e.Kind == report.EntryError || emptied && age == offered {
 			fatal = append(fatal, text)
 		} else {
 			warnings = append(warnings, text)
@@ -114,13 +114,23 @@ const unusedKey2 = "Config has unrecognized key: " //nolint:misspell // the libr
 var contentsOf = regexp.MustCompile(`^storage\.files\[(\d+)\]\.(contents|append)`)
 
 // emptied2 reports whether an unknown field stands where a file has no other contents.
-func emptied2(cfg types.Config, at string) bool {
+func emptied2(raw []byte, at string) bool {
 	part := contentsOf.FindStringSubmatch(at)
 	if part == nil {
 		return false
 	}
+	var doc struct {
+		Storage struct {
+			Files []struct {
+				Contents struct {
+					Source *string `json:"source"`
+				} `json:"contents"`
+			} `json:"files"`
+		} `json:"storage"`
+	}
+	_ = json.Unmarshal(raw, &doc) // a value of another type has its own error
 	i, err := strconv.Atoi(part[1])
-	return err == nil && i < len(cfg.Storage.Files) && cfg.Storage.Files[i].Contents.Source == ""
+	return err == nil && i < len(doc.Storage.Files) && doc.Storage.Files[i].Contents.Source == nil
 }
 
 // placeOf spells the place of an entry of a report like errors about version 3, such as storage.files[3].mode (/etc/x).

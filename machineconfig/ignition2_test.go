@@ -28,7 +28,7 @@ func TestErrorsOfIgnition2NameTheirField(t *testing.T) {
 				"systemd.units[1].name (b): invalid systemd unit extension"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := convertIgnition2([]byte(c.raw))
+			_, _, err := convertIgnition2([]byte(c.raw), offered)
 			if err == nil {
 				t.Fatal("it is taken")
 			}
@@ -45,7 +45,7 @@ func TestWarningsDoNotShowTheInternalsOfIgnition(t *testing.T) {
 	rpt.AddOnWarn(at, errors.New("context tree does not match content tree at "+at.String()+". Line and column reporting "+
 		"may be inconsistent. Unused keys may not be reported"))
 	rpt.AddOnWarn(path.New("json", "storage", "files", 0, "mode"), errors.New("unused key"))
-	warnings, err := judge(&types.Config{}, rpt, nil)
+	warnings, err := judge(&types.Config{}, rpt, nil, offered)
 	if want := []string{"storage.files[0].mode: there is no such field; did you mean mode?"}; err != nil || !slices.Equal(warnings, want) {
 		t.Errorf("warnings are %q, want %q; %v", warnings, want, err)
 	}

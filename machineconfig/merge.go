@@ -42,18 +42,16 @@ var plainRoles = map[string]bool{"master": true, roleWorker: true, "arbiter": tr
 
 // Render selects a pool's documents and merges them over base. base may be nil.
 func Render(pool string, docs *Documents, base *Document) (*mcfgv1.MachineConfig, []string, error) {
-	unheard, near := unheardOf(pool, docs)
-	if near != "" {
-		return nil, nil, fmt.Errorf("selecting for pool %s: %s; did you mean %s?", pool, unheard, near)
+	var warnings []string
+	if unheard := unheardOf(pool, docs); unheard != "" {
+		warnings = []string{fmt.Sprintf("pool %s: %s", pool, unheard)}
 	}
 	selected, err := Select(pool, docs)
 	if err != nil {
-		return nil, nil, err
+		return nil, warnings, err
 	}
-	c, warnings, err := Merge(pool, selected, base)
-	if unheard != "" {
-		warnings = append([]string{fmt.Sprintf("pool %s: %s; it gets what the role worker gets", pool, unheard)}, warnings...)
-	}
+	c, more, err := Merge(pool, selected, base)
+	warnings = append(warnings, more...)
 	if err != nil {
 		return nil, warnings, err
 	}
@@ -111,6 +109,9 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 			selected = append(selected, d)
 		}
 	}
+	if len(docs.Configs) == 0 {
+		return nil, fmt.Errorf("selecting for pool %s: %w: there is no MachineConfig at all", pool, ErrNoneSelected)
+	}
 	if len(selected) == 0 {
 		return nil, fmt.Errorf("selecting for pool %s: %w, of %d (%s: %s)",
 			pool, ErrNoneSelected, len(docs.Configs), by, describe(selector))
@@ -118,9 +119,9 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 	return selected, nil
 }
 
-// unheardOf returns what to say of a pool that no document names, where documents name others. near is the name that
-// was probably meant; without one, it may be a custom pool that has nothing of its own yet.
-func unheardOf(pool string, docs *Documents) (text, near string) {
+// unheardOf returns what to say of a pool that no document names, where documents name others. Such a pool may be a
+// custom pool that has nothing of its own yet, also where its name is nearly that of another.
+func unheardOf(pool string, docs *Documents) string {
 	var roles, pools []string
 	for _, d := range docs.Configs {
 		if role := d.Object.Labels[roleLabel]; role != "" {
@@ -131,15 +132,18 @@ func unheardOf(pool string, docs *Documents) (text, near string) {
 		pools = append(pools, p.Object.Name)
 	}
 	if plainRoles[pool] || len(roles) == 0 || slices.Contains(roles, pool) || slices.Contains(pools, pool) {
-		return "", ""
+		return ""
 	}
 	known := func(names []string) string {
 		slices.Sort(names)
 		return cmp.Or(strings.Join(slices.Compact(names), ", "), "none")
 	}
-	text = fmt.Sprintf("there is neither a %s of that name nor a %s with that role; pools are: %s; roles are: %s",
-		kindPool, kindConfig, known(pools), known(roles))
-	return text, nearest(pool, slices.Concat(pools, roles))
+	text := fmt.Sprintf("there is neither a %s of that name nor a %s with that role; pools are: %s; roles are: %s; "+
+		"it gets what the role worker gets", kindPool, kindConfig, known(pools), known(roles))
+	if near := nearest(pool, slices.Concat(pools, roles)); near != "" {
+		text += "; did you mean " + near + "?"
+	}
+	return text
 }
 
 func describe(s labels.Selector) string {
@@ -162,7 +166,7 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 	parts := make([]*parsed, len(docs))
 	expanded := 0
 	for i, d := range docs {
-		p, more, err := d.parse()
+		p, more, err := d.parse(offered)
 		if err != nil {
 			return nil, warnings, fmt.Errorf("merging for pool %s: %w", pool, err)
 		}
@@ -512,7 +516,7 @@ func (p *parsed) check() error {
 	}
 	var err error
 	if !onlyCommon(&light) || !clean(&light) {
-		_, err = judge(&p.cfg, validate.ValidateWithContext(light, nil), nil)
+		_, err = judge(&p.cfg, validate.ValidateWithContext(light, nil), nil, offered)
 	}
 	if err = errors.Join(err, checkTogether(&p.cfg)); err != nil {
 		return fmt.Errorf("spec.config.%s", strings.ReplaceAll(err.Error(), "\n", "; spec.config."))

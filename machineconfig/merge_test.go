@@ -59,7 +59,7 @@ func TestMergesAsIgnitionDoes(t *testing.T) {
 		var parts []*parsed
 		var want types.Config
 		for _, d := range docs {
-			p, _, err := d.parse()
+			p, _, err := d.parse(offered)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -65,7 +65,7 @@ func unusedField(cfg *types.Config, at []any) (text string, emptied bool) {
 		return unusedKey, false
 	}
 	name := fmt.Sprint(at[len(at)-1])
-	kind, source := reflect.TypeFor[types.Config](), ""
+	kind := reflect.TypeFor[types.Config]()
 	value := reflect.ValueOf(cfg).Elem()
 	for _, step := range at[:len(at)-1] {
 		kind, value = descend(kind, value, step)
@@ -74,12 +74,12 @@ func unusedField(cfg *types.Config, at []any) (text string, emptied bool) {
 		}
 	}
 	if kind == reflect.TypeFor[types.Resource]() && at[0] == "storage" && at[1] == "files" {
+		sourced := false
 		if value.IsValid() {
-			if r, ok := reflect.TypeAssert[types.Resource](value); ok && r.Source != nil {
-				source = *r.Source
-			}
+			r, ok := reflect.TypeAssert[types.Resource](value)
+			sourced = ok && r.Source != nil
 		}
-		if source == "" {
+		if !sourced {
 			return emptyFile(name), true
 		}
 	}

@@ -76,15 +76,30 @@ func TestAFieldThatDoesNotExistNeverMakesAnEmptyFile(t *testing.T) {
 	for name, test := range map[string]struct{ version, storage, says string }{
 		"Butane's":          {"3.5.0", `{"files":[{"path":"/a","contents":{"inline":"x"}}]}`, "files[0].contents.inline (/a): inline is a field of Butane"},
 		"Butane's in 3.0":   {"3.0.0", `{"files":[{"path":"/a","contents":{"inline":"x"}}]}`, "files[0].contents.inline (/a): inline is a field of Butane"},
-		"Butane's in 2.2":   {"2.2.0", `{"files":[{"path":"/a","filesystem":"root","contents":{"inline":"x"}}]}`, "files[0].contents.inline (/a): inline is a field of Butane"},
+		"Butane's in 2.2":   {"2.2.0", `{"files":[{"path":"/a","filesystem":"root","mode":420,"contents":{"inline":"x"}}]}`, "files[0].contents.inline (/a): inline is a field of Butane"},
 		"misspelt":          {"3.5.0", `{"files":[{"path":"/a","contents":{"sorce":"data:,x"}}]}`, "files[0].contents.sorce (/a): there is no such field, so"},
 		"what is appended":  {"3.5.0", `{"files":[{"path":"/a","append":[{"inline":"x"}]}]}`, "files[0].append[0].inline (/a): inline"},
 		"beside the source": {"3.5.0", `{"files":[{"path":"/a","contents":{"source":"data:,x","inline":"x"}}]}`, ""},
+		"an empty source":   {"3.5.0", `{"files":[{"path":"/a","contents":{"source":"","inline":"x"}}]}`, ""},
+		"the same in 2.2":   {"2.2.0", `{"files":[{"path":"/a","filesystem":"root","mode":420,"contents":{"source":"","inline":"x"}}]}`, ""},
 		"elsewhere":         {"3.5.0", `{"file":[{"path":"/a"}]}`, ""},
 	} {
 		d := &Document{Object: newObject("a")}
 		d.Object.Spec.Config.Raw = []byte(`{"ignition":{"version":"` + test.version + `"},"storage":` + test.storage + `}`)
-		_, warnings, err := d.parse()
+		_, warnings, err := d.parse(offered)
+		// What a host or a cluster has already stays readable.
+		if _, err := Parse(d.Object); err != nil {
+			t.Errorf("%s, existing: %v", name, err)
+		}
+		if _, err := Serve(d.Object); err != nil {
+			t.Errorf("%s, served: %v", name, err)
+		}
+		if _, old, err := d.parse(existing); test.says != "" && (err != nil || len(old) != 1 || !strings.Contains(old[0], test.says)) {
+			t.Errorf("%s, existing: %q, %v; want a warning of %q", name, old, err, test.says)
+		}
+		if _, _, err := Merge("p", []*Document{d}, nil); (err != nil) != (test.says != "") {
+			t.Errorf("%s, rendered for a pool: %v", name, err)
+		}
 		switch {
 		case test.says == "" && (err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "there is no such field")):
 			t.Errorf("%s: %q, %v", name, warnings, err)
@@ -103,17 +118,15 @@ func TestAPoolThatNobodyNamesIsMisspeltOrDoubted(t *testing.T) {
 		return d
 	}
 	docs := &Documents{Configs: []*Document{document("worker"), document("infra")}}
-	const unheard = "there is neither a MachineConfigPool of that name nor a MachineConfig with that role; pools are: none; roles are: infra, worker"
+	const unheard = "there is neither a MachineConfigPool of that name nor a MachineConfig with that role; pools are: none; roles are: infra, worker; it gets what the role worker gets"
 	for pool, want := range map[string]string{
-		"infra": "", "worker": "", "wroker": unheard + "; did you mean worker?", "infar": unheard + "; did you mean infra?",
-		"gpu": "pool gpu: " + unheard + "; it gets what the role worker gets",
+		"infra": "", "worker": "", "wroker": "pool wroker: " + unheard + "; did you mean worker?",
+		"infar": "pool infar: " + unheard + "; did you mean infra?", "worker2": "pool worker2: " + unheard + "; did you mean worker?",
+		"gpu": "pool gpu: " + unheard,
 	} {
-		_, warnings, err := Render(pool, docs, nil)
+		mc, warnings, err := Render(pool, docs, nil)
 		said := strings.Join(warnings, "\n")
-		if err != nil {
-			said = err.Error()
-		}
-		if !strings.HasSuffix(said, want) || (said == "") != (want == "") || (err != nil) != strings.Contains(want, "did you mean") {
+		if err != nil || said != want || !strings.HasPrefix(mc.Name, "rendered-"+pool+"-") {
 			t.Errorf("%s: %q, %v; want %q", pool, warnings, err, want)
 		}
 	}

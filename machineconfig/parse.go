@@ -36,11 +36,12 @@ var extensions = map[string]bool{
 	"two-node-ha": true, "usbguard": true,
 }
 
-// Parse validates one MachineConfig of any supported Ignition version, with or without spec.config. The Config keeps mc
-// as its Object and shares memory with it, so mc must not be changed afterwards. Errors name the object and every field
-// that is wrong.
+// Parse validates one MachineConfig of any supported Ignition version, with or without spec.config. The object exists
+// already, on a host or in a cluster: a field that does not exist is passed over, as it was when the object was
+// accepted. The Config keeps mc as its Object and shares memory with it, so mc must not be changed afterwards. Errors
+// name the object and every field that is wrong.
 func Parse(mc *mcfgv1.MachineConfig) (*Config, error) {
-	s, _, err := (&Document{Object: mc}).parse()
+	s, _, err := (&Document{Object: mc}).parse(existing)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +75,18 @@ type parsed struct {
 	contents contents
 }
 
+// age says whether a document is new.
+type age int
+
+const (
+	// offered documents are new: nothing has accepted them yet.
+	offered age = iota
+	// existing documents were accepted, by this version or by one that refused less. They have to stay readable.
+	existing
+)
+
 // parse validates all of a document. Each warning begins with the document.
-func (d *Document) parse() (*parsed, []string, error) {
+func (d *Document) parse(age age) (*parsed, []string, error) {
 	p := &parsed{doc: d, spec: d.Object.Spec}
 	ign := d.ignition
 	if ign == nil {
@@ -88,7 +99,7 @@ func (d *Document) parse() (*parsed, []string, error) {
 	if ign != nil {
 		var err error
 		p.minor = ign.minor
-		if p.cfg, p.contents, warnings, err = ign.parse(); err != nil {
+		if p.cfg, p.contents, warnings, err = ign.parse(age); err != nil {
 			return nil, nil, d.fieldErrors(err)
 		}
 	}
@@ -115,6 +126,10 @@ func (d *Document) decode() (*ignition, error) {
 	}
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
+	}
+	var whole map[string]json.RawMessage
+	if wrong, is := errors.AsType[*json.UnmarshalTypeError](json.Unmarshal(raw, &whole)); is {
+		return nil, fmt.Errorf("%s: spec.config: should be an object, is %s", d, wrong.Value)
 	}
 	ign, err := decodeIgnition(raw)
 	if err != nil {

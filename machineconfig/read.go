@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	butane "github.com/coreos/butane/config"
@@ -139,7 +140,7 @@ func ReadConfig(path string) (*Config, []string, error) {
 	if err != nil {
 		return nil, warnings, err
 	}
-	p, more, err := d.parse()
+	p, more, err := d.parse(offered)
 	warnings = append(warnings, more...)
 	if err != nil {
 		return nil, warnings, err
@@ -275,6 +276,9 @@ func (r *reader) data(name string, data []byte) error {
 			Kind    json.RawMessage `json:"kind"`
 		}
 		raw, err := yaml.YAMLToJSONStrict(doc)
+		if err != nil && bytes.Contains(doc, []byte("\n\t")) && aboutTabs.MatchString(err.Error()) {
+			return fmt.Errorf("reading %s: %w: YAML is indented by spaces, not by tabs", origin, err)
+		}
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", origin, err)
 		}
@@ -287,6 +291,9 @@ func (r *reader) data(name string, data []byte) error {
 		return r.json(name, origin, raw)
 	})
 }
+
+// aboutTabs matches what the library says where a tab indents a line.
+var aboutTabs = regexp.MustCompile("tab character|cannot start any token")
 
 // each calls one for each document with its origin. A file with one document is not numbered.
 func (r *reader) each(name string, docs [][]byte, one func(origin string, doc []byte) error) error {
@@ -441,11 +448,17 @@ func (r *reader) strict(doc []byte, into any, name *string, object fmt.Stringer)
 	if len(wrong) > 0 {
 		return fmt.Errorf("reading %s: %s", object, strings.Join(wrong, "; "))
 	}
-	if why := validation.IsDNS1123Subdomain(*name); len(why) > 0 {
-		return fmt.Errorf("reading %s: metadata.name: %q is not a name: %s", object, *name, why[0])
+	if *name == "" {
+		return fmt.Errorf("reading %s: metadata.name: is required", object)
+	}
+	if len(validation.IsDNS1123Subdomain(*name)) > 0 {
+		return fmt.Errorf("reading %s: metadata.name: %q is not a name: %s", object, *name, NameRule)
 	}
 	return nil
 }
+
+// NameRule says what the name of an object may be.
+const NameRule = "write small letters, digits, - and ., and begin and end with a letter or a digit"
 
 // ignition reads an Ignition config as a MachineConfig without labels.
 func (r *reader) ignition(name, origin string, raw []byte) error {

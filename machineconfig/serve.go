@@ -57,7 +57,7 @@ type Served struct{ p *parsed }
 
 // Serve reads a configuration for new machines. Its errors are those of Parse.
 func Serve(mc *mcfgv1.MachineConfig) (*Served, error) {
-	p, _, err := (&Document{Object: mc}).parse()
+	p, _, err := (&Document{Object: mc}).parse(existing)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func write(cfg types.Config, version semver.Version) ([]byte, error) {
 	// Values can be newer than a version too, such as a kind of digest.
 	if ign, err := decodeIgnition(raw); err != nil {
 		return nil, cannot(err)
-	} else if _, _, _, err := ign.parse(); err != nil {
+	} else if _, _, _, err := ign.parse(existing); err != nil {
 		return nil, cannot(errors.New(message.OneLine(err.Error())))
 	}
 	if version.Major == 3 {

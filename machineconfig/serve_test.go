@@ -168,7 +168,7 @@ func TestWhatIsAddedReplacesYieldsAndComesLast(t *testing.T) {
 		}
 		d := &Document{Object: newObject("y")}
 		d.Object.Spec.Config.Raw = raw
-		p, _, err := d.parse()
+		p, _, err := d.parse(offered)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,9 +5,14 @@
 # the same VERSION make the same bytes.
 #
 #   VERSION  what the programs say their version is
+#   REGISTRY where the images of that version are, for kubectl refit install; without it people have to say
 #   GOOS, GOARCH   the platform; by default that of this machine
 #   TAGS     build tags: manual gives each program a command that writes its manual pages
 set -euo pipefail
+
+# What of somebody's environment would change the bytes. The toolchain is the one that is here: the
+# same bytes take the same one.
+export GOFLAGS=-trimpath GOEXPERIMENT=none GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOTOOLCHAIN=local
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=${VERSION:-$(packaging/version.sh)}
@@ -28,5 +33,6 @@ for name in "$@"; do
 	fi
 done
 if ((${#others[@]})); then
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags="${TAGS:-}" -ldflags "-s -w -X main.version=$version" -o "$dir/" "${others[@]}"
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags="${TAGS:-}" \
+		-ldflags "-s -w -X main.version=$version${REGISTRY:+ -X main.registry=$REGISTRY}" -o "$dir/" "${others[@]}"
 fi

@@ -5,7 +5,8 @@
 # It needs no network but the module proxy, and that only for modules that are not there yet. The same sources and the
 # same variables make the same bytes.
 #
-#   programs   archives of the programs for Linux, and of the plugin for all its platforms, each with its SBOM
+#   programs   archives of the programs for Linux, and of the plugin for all its platforms, each with its SBOM; and the
+#              script that has the plugin comment on merge requests
 #   packages   deb and rpm packages of the agent as a service of the host, and of the plugin
 #   chart      the Helm chart, and as an OCI artefact
 #   manifests  crds.yaml and install.yaml, the objects of the chart's defaults
@@ -13,8 +14,9 @@
 #   krew       the plugin's manifest for krew (takes the archives of the plugin)
 #
 #   VERSION            a semantic version with a v, such as v0.1.0 or v0.1.0-rc.1; it is the tag of the images too
-#   OUT                where to put it all (dist)
-#   REGISTRY           where the images are published: the default of the chart (ghcr.io/noderefit)
+#   OUT                where to put it all (dist): a folder that is empty or not there yet
+#   REGISTRY           where the images are published: the default of the chart, and of kubectl refit install
+#                      (ghcr.io/noderefit)
 #   DOWNLOADS          where the archives are published, for krew
 #   PLATFORMS          of the programs, images and packages ("linux/amd64 linux/arm64")
 #   PLUGIN_PLATFORMS   of the plugin ("linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64")
@@ -40,9 +42,13 @@ read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64}"
 read -ra plugin_platforms <<<"${PLUGIN_PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64}"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 revision=${REVISION:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
-export SOURCE_DATE_EPOCH VERSION=$version REVISION=$revision
+export SOURCE_DATE_EPOCH VERSION=$version REVISION=$revision REGISTRY=$registry
 mkdir -p "${OUT:=dist}"
 out=$(cd "$OUT" && pwd)
+if [[ $(ls -A "$out") ]]; then
+	echo "release: OUT: $out has files, which would be part of the release: remove them, or name another folder" >&2
+	exit 2
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -55,7 +61,7 @@ tool() { # NAME ARGUMENTS...
 	CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false -tags=remove_all_sd' go tool -modfile=tools/packaging/go.mod "$@"
 }
 own() { # NAME ARGUMENTS...
-	(cd tools/packaging && CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false -tags=remove_all_sd' go run "./$@")
+	(cd tools/packaging && CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false -tags=remove_all_sd' go run "./$1" "${@:2}")
 }
 
 # built says where the programs for a platform are, and builds those that nobody has built.
@@ -78,6 +84,7 @@ built() { # OS/ARCH NAMES...
 pack() { # FOLDER FILE
 	local compress=cat
 	[[ $2 != *gz ]] || compress="gzip -n"
+	# shellcheck disable=SC2046 # names without spaces
 	tar --create --directory "$1" --format=ustar --sort=name "--mtime=@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
 		--numeric-owner --mode=u=rwX,go=rX -- $(ls -A "$1") | $compress >"$2"
 }
@@ -92,9 +99,9 @@ manuals() {
 		TAGS=manual packaging/programs.sh "$native" "${all[@]}" >&2
 		# The command run is described by the program that it is: its page comes last.
 		for name in "${all[@]}"; do
-			[[ $name == machine-config-daemon-run ]] || HOME='$HOME' "$native/$name" manual "$dir/man"
+			[[ $name == machine-config-daemon-run ]] || HOME=\$HOME "$native/$name" manual "$dir/man"
 		done
-		HOME='$HOME' "$native/machine-config-daemon-run" manual "$work/run"
+		HOME=\$HOME "$native/machine-config-daemon-run" manual "$work/run"
 		cp "$work/run/machine-config-daemon-run.1" "$dir/man/"
 		gzip -9n "$dir"/man/*.1
 		for name in "${all[@]}"; do
@@ -123,6 +130,7 @@ sbom() { # NAME PROGRAMS...
 
 programs() {
 	local platform dir tree name docs
+	cp packaging/ci/plan-comment/plan-comment.sh "$out/"
 	docs=$(manuals)
 	for platform in "${platforms[@]}"; do
 		dir=$(built "$platform" "${all[@]}")
@@ -146,7 +154,7 @@ programs() {
 }
 
 packages() {
-	local platform dir stage docs package format nfpm
+	local platform dir stage docs package format nfpm file name
 	docs=$(manuals)
 	# It has to stand where the files are, and the go command in a module.
 	nfpm=$(tool -n nfpm)
@@ -158,10 +166,18 @@ packages() {
 		sed 's|/usr/local/bin/|/usr/bin/|' packaging/systemd/machine-config-daemon.service >"$stage/machine-config-daemon.service"
 		cp -r "$docs"/{man,completions} "$stage/"
 		cp packaging/packages/*.{yaml,sh} "$stage/"
+		sed -i -e '/^\. \.\/state\.sh$/{r packaging/packages/state.sh' -e 'd}' "$stage"/{pre,post}remove.sh
 		for package in agent plugin; do
 			for format in deb rpm; do
+				rm -rf "$work/made"
+				mkdir "$work/made"
 				(cd "$stage" && PACKAGE_VERSION=$number ARCH=${platform#*/} "$nfpm" package --config "$package.yaml" \
-					--packager "$format" --target "$out/") >"$work/nfpm.log" 2>&1 || { cat "$work/nfpm.log" >&2; exit 1; }
+					--packager "$format" --target "$work/made/") >"$work/nfpm.log" 2>&1 || { cat "$work/nfpm.log" >&2; exit 1; }
+				# In a version of a package "~" comes before a release. GitHub would give a file with it another name.
+				for file in "$work"/made/*; do
+					name=${file##*/}
+					mv "$file" "$out/${name//\~/-}"
+				done
 			done
 		done
 	done
@@ -269,7 +285,12 @@ for part in "${parts[@]}"; do
 	"$part"
 done
 cd "$out"
-rm -f SHA256SUMS
+for file in *; do
+	if [[ ! $file =~ ^[0-9A-Za-z][0-9A-Za-z._-]*$ ]]; then
+		echo "release: $file would have another name on the page of the release: use letters, digits, \".\", \"_\" and \"-\"" >&2
+		exit 1
+	fi
+done
 sha256sum -- * >"$work/sums"
 mv "$work/sums" SHA256SUMS
 echo "release: $(wc -l <SHA256SUMS) files of $version in $out" >&2

@@ -210,6 +210,9 @@ func (r *Report) order() {
 // Pools returns the names of the pools, sorted.
 func (r *Report) Pools() []string { return r.names }
 
+// Nodes returns the names of all nodes, sorted.
+func (r *Report) Nodes() []string { return slices.Sorted(maps.Keys(r.nodes)) }
+
 // Pool returns the state of a pool, and false if the report has no such pool.
 func (r *Report) Pool(name string) (Pool, bool) {
 	p, ok := r.pools[name]

@@ -120,8 +120,9 @@ const (
 	PhaseRolledBack Phase = "RolledBack"
 )
 
-// Phases are all phases, in the order in which people want to read them.
-var Phases = []Phase{PhaseUpdated, PhaseWaiting, PhaseUpdating, PhaseDegraded, PhaseRolledBack}
+// Phases are all phases, in the order in which a bar shows them: what is done, what is under way, what failed, and what
+// has not begun.
+var Phases = []Phase{PhaseUpdated, PhaseUpdating, PhaseDegraded, PhaseRolledBack, PhaseWaiting}
 
 // Phase returns the node's phase, where target is the configuration that its pool wants.
 func (n *Node) Phase(target string) Phase {

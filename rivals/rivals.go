@@ -5,29 +5,20 @@ package rivals
 
 import (
 	"path"
-	"slices"
 	"strings"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/transaction"
 )
 
 // OSUnits are units that change the OS by themselves and reboot. Two managers on one host undo each other's work.
-var OSUnits = []string{"zincati.service", "bootc-fetch-apply-updates.timer", rpmostreeTimer}
-
-// rpm-ostree's timer is enabled on many hosts where its configuration, a key file, makes it do nothing.
-const (
-	rpmostreeTimer  = "rpm-ostreed-automatic.timer"
-	RPMOSTreeConfig = "/etc/rpm-ostreed.conf"
-)
+var OSUnits = []string{api.UnitZincati, api.UnitBootc, api.UnitRPMOSTree}
 
 // MCOUnits are those that the OpenShift machine-config-operator brings to a host.
 var MCOUnits = []string{"machine-config-daemon-firstboot.service", "machine-config-daemon-pull.service"}
 
 // ownUnits is a line in each of our units.
 const ownUnits = "Documentation=https://github.com/noderefit/noderefit\n"
-
-// sentinel is the file by which kured is asked for a reboot, unless kured is told another file.
-const sentinel = "/var/run/reboot-required"
 
 // Signs are traces of other managers on a host.
 type Signs struct {
@@ -49,7 +40,7 @@ func Of(s Signs, off func(unit string) bool, boots bool) string {
 		return (s.Units[unit] == "active" || s.Units[unit] == "activating") && !off(unit)
 	}
 	for _, unit := range OSUnits {
-		if boots && active(unit) && (unit != rpmostreeTimer || !harmless(s.Automatic)) {
+		if boots && active(unit) && (unit != api.UnitRPMOSTree || !api.RPMOSTreeHarmless(s.Automatic)) {
 			return unit + " manages this host's OS too: disable it, or have the configuration do so"
 		}
 	}
@@ -80,11 +71,6 @@ func Of(s Signs, off func(unit string) bool, boots bool) string {
 	return ""
 }
 
-// harmless reports whether rpm-ostree's timer touches no deployment under that policy.
-func harmless(policy string) bool {
-	return slices.Contains([]string{"", "none", "off", "check"}, policy)
-}
-
 // AutomaticPolicy reads the policy from rpm-ostree's configuration; "" where the configuration has none, which means
 // the policy none.
 func AutomaticPolicy(config string) string {
@@ -106,7 +92,7 @@ func AutomaticPolicy(config string) string {
 // sentinelOf returns the file that a kured looks for; "" where that kured asks a command instead, whose answer we can't
 // know.
 func sentinelOf(argv []string) string {
-	at := sentinel
+	at := api.KuredSentinel
 	for i, arg := range argv {
 		name, value, joined := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		if !joined && i+1 < len(argv) {

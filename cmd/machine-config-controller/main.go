@@ -17,30 +17,30 @@ import (
 	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/plan"
 )
 
 // version is set by the build.
 var version = "dev"
 
-// usageError is the error of a wrong command line of simulate. stuckError is the error of a simulated rollout that
-// would not end.
-type (
-	usageError struct{ error }
-	stuckError struct{ error }
-)
-
-func (usageError) ExitStatus() int { return cli.ExitUsage }
+// stuckError is the error of a simulated rollout that would not end.
+type stuckError struct{ error }
 
 func (stuckError) ExitStatus() int { return cli.ExitUnreachable }
 
-func main() { os.Exit(cli.End(os.Stderr, command().Execute())) }
+func main() {
+	executed, err := command().ExecuteC()
+	os.Exit(cli.End(os.Stderr, executed, err))
+}
 
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "machine-config-controller",
 		Short: "Render MachineConfigs for pools of nodes, and roll them out",
 		Args:  cli.NoCommand,
-		RunE:  func(*cobra.Command, []string) error { return cli.Usagef("a command is required") },
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("a command is needed; see machine-config-controller --help")
+		},
 	}
 	cli.Root(root, version)
 	root.AddCommand(run(), render(), templates(), simulate())
@@ -57,8 +57,8 @@ func render() *cobra.Command {
 			if pool == "" {
 				return cli.Usagef("--pool is required")
 			}
-			if why := validation.IsDNS1123Subdomain(pool); len(why) > 0 {
-				return cli.Usagef("--pool: %q is not a name: %s", pool, why[0])
+			if len(validation.IsDNS1123Subdomain(pool)) > 0 {
+				return cli.Usagef("--pool: %q is not a name: %s", pool, machineconfig.NameRule)
 			}
 			if len(args) == 0 {
 				return cli.Usagef("at least one file or directory is required")
@@ -111,6 +111,12 @@ func renderFiles(pool, base string, paths []string, strict bool, warn func(strin
 		}
 	}
 	rendered, warnings, err := machineconfig.Render(pool, docs, lowest)
+	if err == nil {
+		var config *machineconfig.Config
+		if config, err = machineconfig.Parse(rendered); err == nil {
+			warnings = append(warnings, plan.ImageUnknown.Warnings(nil, config)...)
+		}
+	}
 	say(warnings)
 	if err != nil || !strict {
 		return rendered, err

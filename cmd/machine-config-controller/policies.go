@@ -12,27 +12,9 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-)
 
-// policies limit the rights of our accounts where RBAC can't, and refuse objects that none of our programs can read.
-// Each has a binding of its name.
-var policies = []string{
-	"machine-config-controller-machineconfig",
-	"machine-config-controller-node",
-	"machine-config-controller-source",
-	"machine-config-daemon-event",
-	"machine-config-daemon-eviction",
-	"machine-config-daemon-eviction-token",
-	"machine-config-daemon-machineconfig",
-	"machine-config-daemon-machineconfignode",
-	"machine-config-daemon-node",
-	"machine-config-daemon-pod",
-	"readable-conditions",
-	"readable-controllerconfigs",
-	"readable-machineconfignodes",
-	"readable-machineconfigpools",
-	"readable-rolloutpolicies",
-}
+	"github.com/noderefit/noderefit/api"
+)
 
 // policiesPace is the time between two checks of the policies.
 const policiesPace = 10 * time.Minute
@@ -67,7 +49,7 @@ func (g *guard) Start(ctx context.Context) error {
 // look keeps the last known state where the API server does not answer.
 func (g *guard) look(ctx context.Context) {
 	var missing []string
-	for _, name := range policies {
+	for _, name := range api.AdmissionPolicies {
 		enforced, err := g.enforced(ctx, name)
 		if ctx.Err() != nil {
 			return

@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/noderefit/noderefit/api"
 )
 
 func TestThePoliciesThatAreLookedForAreThoseThatAreInstalled(t *testing.T) {
@@ -35,14 +37,14 @@ func TestThePoliciesThatAreLookedForAreThoseThatAreInstalled(t *testing.T) {
 		}
 	}
 	slices.Sort(installed)
-	if diff := cmp.Diff(installed, policies); diff != "" {
+	if diff := cmp.Diff(installed, api.AdmissionPolicies); diff != "" {
 		t.Errorf("installed (-), looked for (+):\n%s", diff)
 	}
 	rights, err := os.ReadFile("../../packaging/kustomize/base/objects/rbac-controller.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range policies {
+	for _, name := range api.AdmissionPolicies {
 		if !regexp.MustCompile(`(?m)^      - ` + name + `$`).Match(rights) {
 			t.Errorf("the controller may not look for %s", name)
 		}
@@ -55,7 +57,7 @@ func TestPoliciesThatAreNotThereAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	var objects []client.Object
-	for _, name := range policies {
+	for _, name := range api.AdmissionPolicies {
 		meta := metav1.ObjectMeta{Name: name}
 		objects = append(objects, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta},
 			&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta})

@@ -76,6 +76,17 @@ func TestThePageNeedsNoCertificateWhereOnlyTheHostReachesIt(t *testing.T) {
 	}
 }
 
+func TestThePageNamesTheClusterByTheHostOfItsServer(t *testing.T) {
+	for address, want := range map[string]string{
+		"https://api.prod.example.org:6443": "api.prod.example.org:6443", "https://10.96.0.1": "10.96.0.1",
+		"https://api.example.org/clusters/one": "api.example.org", "localhost:8080": "localhost:8080", "": "",
+	} {
+		if got := server(address); got != want {
+			t.Errorf("%s is called %q, not %q", address, got, want)
+		}
+	}
+}
+
 func TestAKubeconfigThatIsNotThereIsNamed(t *testing.T) {
 	cmd := command()
 	cmd.SetArgs([]string{"run", "--kubeconfig=/nowhere/kubeconfig"})

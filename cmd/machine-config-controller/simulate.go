@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/controller/pool"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -51,19 +51,19 @@ and gates are taken as passed.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 0:
-				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+				return cli.Usagef("unexpected argument %q", args[0])
 			case o.nodes == "":
-				return usageError{errors.New("--nodes is required")}
+				return cli.Usagef("--nodes is required")
 			case o.output != "text" && o.output != "json":
-				return usageError{fmt.Errorf("-o: %q is neither text nor json", o.output)}
+				return cli.Usagef("-o: %q is neither text nor json", o.output)
 			case o.update <= 0:
-				return usageError{errors.New("--node-time: has to be more than nothing")}
+				return cli.Usagef("--node-time: has to be more than nothing")
 			case o.limit <= 0:
-				return usageError{errors.New("--limit: has to be more than nothing")}
+				return cli.Usagef("--limit: has to be more than nothing")
 			case o.staging < 0:
-				return usageError{fmt.Errorf("--stage-time: %s is less than nothing", o.staging)}
+				return cli.Usagef("--stage-time: %s is less than nothing", o.staging)
 			case o.fails < 0:
-				return usageError{fmt.Errorf("--fail: %d is no number of nodes", o.fails)}
+				return cli.Usagef("--fail: %d is no number of nodes", o.fails)
 			}
 			return nil
 		},
@@ -114,8 +114,8 @@ func (o *simulateOptions) fleet(warnings io.Writer) (*pool.Fleet, error) {
 	}
 	limit := intstr.Parse(o.maxUnavailable)
 	if _, err := progress.MaxUnavailable(&limit, 1); err != nil {
-		return nil, usageError{fmt.Errorf("--max-unavailable: %q is neither a number of nodes nor a percentage",
-			o.maxUnavailable)}
+		return nil, cli.Usagef("--max-unavailable: %q is neither a number of nodes nor a percentage",
+			o.maxUnavailable)
 	}
 	f.Pool.Spec.MaxUnavailable = &limit
 	f.Pool.Spec.Configuration.Name = simulatedTo
@@ -123,7 +123,7 @@ func (o *simulateOptions) fleet(warnings io.Writer) (*pool.Fleet, error) {
 	var err error
 	if o.start != "" {
 		if f.Start, err = time.Parse(time.RFC3339, o.start); err != nil {
-			return nil, usageError{fmt.Errorf("--start: %q is no time as in 2026-01-10T22:00:00Z", o.start)}
+			return nil, cli.Usagef("--start: %q is no time as in 2026-01-10T22:00:00Z", o.start)
 		}
 	}
 	if f.Policies, err = o.readPolicy(); err != nil {
@@ -205,7 +205,7 @@ func (o *simulateOptions) belongs(n *corev1.Node) bool {
 // makeNodes returns nodes in three zones.
 func (o *simulateOptions) makeNodes(count int) ([]progress.Node, error) {
 	if count < 1 || count > mostSimulated {
-		return nil, usageError{fmt.Errorf("--nodes: %d is not from 1 to %d", count, mostSimulated)}
+		return nil, cli.Usagef("--nodes: %d is not from 1 to %d", count, mostSimulated)
 	}
 	out := make([]progress.Node, count)
 	for i := range out {
@@ -220,7 +220,7 @@ func (o *simulateOptions) makeNodes(count int) ([]progress.Node, error) {
 		key, value, is := strings.Cut(pair, "=")
 		n, err := strconv.Atoi(number)
 		if !counted || !is || key == "" || err != nil || n < 1 {
-			return nil, usageError{fmt.Errorf("--label: %q is not KEY=VALUE:N", text)}
+			return nil, cli.Usagef("--label: %q is not KEY=VALUE:N", text)
 		}
 		for i := range min(n, count) {
 			out[i].Labels[key] = value

@@ -23,12 +23,13 @@ func main() {
 	ctx, stop := cli.Signals()
 	// Where the reader of the log is gone, a write fails. A failed write must not end an update.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	var executed *cobra.Command
 	err := os.Setenv("PATH", ostree.SearchPath) // the caller of this process has another PATH
 	if err == nil {
-		err = root().ExecuteContext(ctx)
+		executed, err = root().ExecuteContextC(ctx)
 	}
 	stop()
-	os.Exit(cli.End(os.Stderr, err))
+	os.Exit(cli.End(os.Stderr, executed, err))
 }
 
 // root has the name of the program that people type.

@@ -45,13 +45,14 @@ func main() {
 	if err := ostree.Uncover(); err != nil {
 		fmt.Fprintln(os.Stderr, "warning: a mount covers the file systems that this host boots from:", err)
 	}
+	var executed *cobra.Command
 	if handover, err = hands.TakeHandover(); err == nil {
-		err = root().ExecuteContext(ctx)
+		executed, err = root().ExecuteContextC(ctx)
 	}
 	stop()
 	code := exitCode(err)
 	if err != nil {
-		cli.Say(os.Stderr, advised(err, os.Geteuid() == 0))
+		cli.Say(os.Stderr, advised(err, os.Geteuid() == 0)+cli.SeeHelp(executed, err))
 	}
 	if err := handover.Report(code, err); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -116,7 +117,7 @@ comes back by itself when it is bad.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached from here, 4 the host does not match its
 configuration, 5 refused because another operation or manager is at work.`,
-		Args: cli.NoArgs,
+		Args: cli.NoCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("a command is needed; see machine-config-daemon --help")
 		},

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -24,6 +25,9 @@ func (o *options) connect(ctx context.Context, group *errgroup.Group, so *server
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return errors.New("reading the kubeconfig: there is none; name one with --kubeconfig, or a folder with --dir")
+	}
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}

@@ -37,9 +37,9 @@ var version = "dev"
 
 func main() {
 	ctx, stop := cli.Signals()
-	err := command().ExecuteContext(ctx)
+	executed, err := command().ExecuteContextC(ctx)
 	stop()
-	os.Exit(cli.End(os.Stderr, err))
+	os.Exit(cli.End(os.Stderr, executed, err))
 }
 
 type options struct {

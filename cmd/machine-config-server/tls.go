@@ -68,7 +68,7 @@ func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group) (*tls.Co
 	}
 	watcher, err := certwatcher.New(o.cert, o.key)
 	if err != nil {
-		return nil, fmt.Errorf("reading the certificate %s and its key: %w", o.cert, err)
+		return nil, fmt.Errorf("reading the certificate %s and its key, which --cert and --key name: %w", o.cert, err)
 	}
 	group.Go(func() error { return watcher.Start(ctx) })
 	c := &tls.Config{

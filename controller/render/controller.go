@@ -266,6 +266,9 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 		return in, err
 	}
 	in.rendering, in.failure = renderPool(pool, sources, base)
+	if err := r.place(ctx, pool, in.rendering); err != nil {
+		return in, err
+	}
 	in.waiting = append(in.waiting, altered(in.rendering, parts)...)
 	nodes := &corev1.NodeList{}
 	if len(in.waiting) > 0 || in.moves() {
@@ -289,6 +292,10 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 		return in, nil
 	}
 	in.failure, err = r.unreconcilable(ctx, pool, in.rendering)
+	if until := time.Now().Add(lookAgain); in.failure != nil && in.rendering.image == plan.ImageThere &&
+		(r.again.IsZero() || until.Before(r.again)) {
+		r.again = until // the node with the image may leave, of which the pool is not told
+	}
 	return in, err
 }
 
@@ -337,7 +344,7 @@ func (r *reconciler) unreconcilable(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering,
 ) (*failure, error) {
 	if pool.Spec.Configuration.Name == "" && pool.Status.Configuration.Name == "" {
-		if found := plan.Misplaced(to.config); len(found) > 0 {
+		if found := plan.Misplaced(to.config, to.image); len(found) > 0 {
 			return blame(pool, &machineconfig.Config{}, to, nil, found), nil
 		}
 		return nil, nil
@@ -353,7 +360,7 @@ func (r *reconciler) unreconcilable(
 		}
 		from = append(from, c)
 	}
-	unreached, err := unreachable(from, to.config, nil)
+	unreached, err := unreachable(from, to.config, nil, to.image)
 	if err != nil || len(unreached) == 0 {
 		return nil, err
 	}
@@ -361,7 +368,7 @@ func (r *reconciler) unreconcilable(
 	if err != nil {
 		return nil, err
 	}
-	if unreached, err = unreachable(from, to.config, policy); err != nil || len(unreached) == 0 {
+	if unreached, err = unreachable(from, to.config, policy, to.image); err != nil || len(unreached) == 0 {
 		return nil, err
 	}
 	return blame(pool, from[0], to, policy, unreached), nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
 )
 
 // The reasons of RenderDegraded, RenderPending and RenderWarning.
@@ -38,7 +39,9 @@ type rendering struct {
 	// base is the default OS image, "" without one.
 	base     string
 	warnings []string
-	carried  carried
+	// image is what is known of the pool's hosts. It is looked up where it matters.
+	image   plan.Image
+	carried carried
 }
 
 // overridden reports whether a MachineConfig asks for another OS image than the cluster's default.

@@ -32,7 +32,7 @@ func present(pool *mcfgv1.MachineConfigPool, next string) []string {
 // unreachable returns what of a configuration can't be reached from any configuration that the nodes have. The result
 // is nil if one of these leads there. Nodes that have the other report the obstacle themselves.
 func unreachable(
-	from []*machineconfig.Config, to *machineconfig.Config, policy *plan.Policy,
+	from []*machineconfig.Config, to *machineconfig.Config, policy *plan.Policy, image plan.Image,
 ) ([]plan.Unreconcilable, error) {
 	var out []plan.Unreconcilable
 	for i, c := range from {
@@ -40,7 +40,7 @@ func unreachable(
 		if err != nil {
 			return nil, fmt.Errorf("comparing MachineConfig/%s with MachineConfig/%s: %w", c.Name, to.Name, err)
 		}
-		found := slices.Concat(p.Unreconcilable, plan.InImage(c, to))
+		found := slices.Concat(p.Unreconcilable, image.Refuses(c, to))
 		if len(found) == 0 {
 			return nil, nil
 		}
@@ -58,10 +58,10 @@ func blame(
 	pool *mcfgv1.MachineConfigPool, from *machineconfig.Config, to *rendering, policy *plan.Policy,
 	unreached []plan.Unreconcilable,
 ) *failure {
-	without := reasons(from, &machineconfig.Document{Object: &mcfgv1.MachineConfig{}}, policy)
+	without := reasons(from, &machineconfig.Document{Object: &mcfgv1.MachineConfig{}}, policy, to.image)
 	alone := map[*machineconfig.Document]map[string]string{}
 	for _, d := range to.selected {
-		alone[d] = reasons(from, d, policy)
+		alone[d] = reasons(from, d, policy, to.image)
 	}
 	var gone []string
 	for _, s := range pool.Spec.Configuration.Source {
@@ -92,7 +92,9 @@ func blame(
 }
 
 // reasons returns why a document alone can't be reached, by field.
-func reasons(from *machineconfig.Config, d *machineconfig.Document, policy *plan.Policy) map[string]string {
+func reasons(
+	from *machineconfig.Config, d *machineconfig.Document, policy *plan.Policy, image plan.Image,
+) map[string]string {
 	c, err := machineconfig.Parse(d.Object)
 	if err != nil {
 		return nil // the document is valid only together with the others
@@ -102,7 +104,7 @@ func reasons(from *machineconfig.Config, d *machineconfig.Document, policy *plan
 		return nil
 	}
 	out := map[string]string{}
-	for _, u := range append(p.Unreconcilable, plan.InImage(from, c)...) {
+	for _, u := range append(p.Unreconcilable, image.Refuses(from, c)...) {
 		out[u.Field] += u.Reason
 	}
 	return out

@@ -8,7 +8,10 @@ import (
 	"testing"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 )
@@ -50,7 +53,8 @@ func TestTheCulpritIsNamedWithTheField(t *testing.T) {
 	for what, test := range tests {
 		t.Run(what, func(t *testing.T) {
 			from, to := render(t, test.from...), render(t, test.to...)
-			unreached, err := unreachable([]*machineconfig.Config{from.config}, to.config, nil)
+			to.placeOn(plan.ImageThere)
+			unreached, err := unreachable([]*machineconfig.Config{from.config}, to.config, nil, plan.ImageThere)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +87,9 @@ const (
 // Nothing is compared for the first configuration of a pool, and a path that no host can have is refused all the same.
 func TestTheFirstConfigurationHasNoPathThatNoHostCanHave(t *testing.T) {
 	for _, contents := range []string{inImage, ofAgent} {
-		why, err := (&reconciler{}).unreconcilable(t.Context(), workers(""), render(t, document(t, "50-a", contents)))
+		to := render(t, document(t, "50-a", contents))
+		to.placeOn(plan.ImageThere)
+		why, err := (&reconciler{}).unreconcilable(t.Context(), workers(""), to)
 		if err != nil || why == nil || why.reason != reasonUnreconcilable ||
 			!strings.HasPrefix(why.message, "no node can have it: MachineConfig/50-a: storage.files: file /") {
 			t.Errorf("%s: %+v, %v", contents, why, err)
@@ -94,9 +100,51 @@ func TestTheFirstConfigurationHasNoPathThatNoHostCanHave(t *testing.T) {
 	}
 }
 
+// A path below /usr is refused where a node of the pool is known to boot an image, and a warning where nothing is known.
+func TestAPathOfTheOSImageIsRefusedForNodesThatHaveOne(t *testing.T) {
+	pool := func(name string, labels map[string]string) mcfgv1.MachineConfigPool {
+		return mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: mcfgv1.MachineConfigPoolSpec{NodeSelector: &metav1.LabelSelector{MatchLabels: labels}}}
+	}
+	pools := []mcfgv1.MachineConfigPool{pool("worker", map[string]string{"w": ""}), pool("infra", map[string]string{"i": ""})}
+	node := func(name, os string, labels ...string) corev1.Node {
+		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}, Annotations: map[string]string{}}}
+		for _, l := range labels {
+			n.Labels[l] = ""
+		}
+		if os != "" {
+			n.Annotations[api.OSKey] = os
+		}
+		return n
+	}
+	tests := map[string]struct {
+		nodes           []corev1.Node
+		refused, warned bool
+	}{
+		"no nodes":            {nil, false, true},
+		"an image":            {[]corev1.Node{node("a", "none", "w"), node("b", "ostree", "w")}, true, false},
+		"no image":            {[]corev1.Node{node("a", "none", "w")}, false, false},
+		"nothing is known":    {[]corev1.Node{node("a", "none", "w"), node("b", "", "w")}, false, true},
+		"another pool's node": {[]corev1.Node{node("a", "none", "w"), node("b", "bootc", "w", "i")}, false, false},
+	}
+	for what, test := range tests {
+		to := render(t, document(t, "50-a", chrony), document(t, "60-a", inImage))
+		to.placeOn(imageOf("worker", pools, test.nodes))
+		why, err := (&reconciler{}).unreconcilable(t.Context(), workers(""), to)
+		if err != nil || why != nil != test.refused {
+			t.Errorf("%s: %+v, %v", what, why, err)
+		}
+		c, _ := doubted(input{pool: workers(""), rendering: to})
+		const says = "MachineConfig/60-a: storage.files: file /usr/lib/a.conf: /usr is part of the OS image"
+		if strings.Contains(c.Message, says) != test.warned || strings.Count(c.Message, "/usr/lib/a.conf") > 1 {
+			t.Errorf("%s: %s", what, c.Message)
+		}
+	}
+}
+
 func TestOneWayThereIsEnough(t *testing.T) {
 	a, b := render(t, document(t, "50-a", chrony)), render(t, document(t, "50-a", disks))
-	got, err := unreachable([]*machineconfig.Config{b.config, a.config}, a.config, nil)
+	got, err := unreachable([]*machineconfig.Config{b.config, a.config}, a.config, nil, plan.ImageThere)
 	if err != nil || len(got) > 0 {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -109,7 +157,7 @@ func TestAPolicyCanAllowWhatIsOtherwiseOutOfReach(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := render(t, document(t, "50-a", chrony)), render(t, document(t, "50-a", disks))
-	got, err := unreachable([]*machineconfig.Config{a.config}, b.config, policy)
+	got, err := unreachable([]*machineconfig.Config{a.config}, b.config, policy, plan.ImageThere)
 	if err != nil || len(got) > 0 {
 		t.Errorf("got %v, %v", got, err)
 	}

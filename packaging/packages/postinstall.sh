@@ -11,5 +11,9 @@ configure | 1 | 2) ;;
 *) exit 0 ;;
 esac
 [ -d /run/systemd/system ] || exit 0
-systemctl daemon-reload
-systemctl try-restart machine-config-daemon.service
+# The package is installed, whatever becomes of the service: it can be mended and started, and the next upgrade, too.
+systemctl daemon-reload || true
+if ! systemctl try-restart machine-config-daemon.service; then
+	echo "noderefit-agent: machine-config-daemon.service was not started anew. Mend the cause, and start it:" >&2
+	echo "systemctl status machine-config-daemon; systemctl start machine-config-daemon" >&2
+fi

@@ -16,21 +16,33 @@ reload() {
 reload
 [ "$1" = purge ] || exit 0
 
-# running reports whether an agent runs, as it does where the node has the agent's pod now.
-running() {
+# shellcheck source=packaging/packages/state.sh
+. ./state.sh
+
+# other says which other agent the host has, as it has where the node has the agent's pod now. The kubelet has a folder
+# for each container of the node, also while the container does not run.
+other() {
 	for exe in /proc/[0-9]*/exe; do
 		case $(readlink "$exe") in
-		*/machine-config-daemon-run) return 0 ;;
+		*/machine-config-daemon-run)
+			echo "another agent is at work on this host"
+			return
+			;;
 		esac
 	done
-	return 1
+	for container in /var/lib/kubelet/pods/*/containers/machine-config-daemon; do
+		if [ -d "$container" ]; then
+			echo "a pod of the agent is on this host"
+			return
+		fi
+	done
 }
 
-state=/var/lib/machine-config-daemon
-if running || { [ -x "$state/bin/machine-config-daemon" ] && "$state/bin/machine-config-daemon" status -o json |
-	grep -q '^ *"pending": "..*"'; }; then
-	echo "noderefit-agent: another agent is at work on this host, or an update is: $state and the units stay." >&2
-	echo "docs/install.md says how to remove them later." >&2
+what=$(other)
+[ "$what" ] || what=$(under_way "$state/bin/machine-config-daemon")
+if [ "$what" ]; then
+	echo "noderefit-agent: $what: $state and the units stay." >&2
+	echo "\"Uninstalling\" in docs/install.md says how to remove them later." >&2
 	exit 0
 fi
 if [ -d /run/systemd/system ]; then

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # dpkg says "remove", or "upgrade" and others; rpm says how many versions stay. A removal in the middle of an update is
-# refused: nobody would be left to finish the update, or to take it back when a person asks for that.
+# refused: nobody would be left to finish the update, or to take it back when a person asks for that. So is one where
+# nobody can tell whether an update is under way.
 set -e
 
 case "$1" in
@@ -10,20 +11,9 @@ remove | 0) ;;
 *) exit 0 ;;
 esac
 unit=machine-config-daemon.service
-program=/usr/bin/machine-config-daemon
 
-# under_way says what update is under way, nothing where there is none.
-under_way() {
-	if [ -d /run/systemd/system ]; then
-		for verb in stage apply; do
-			if systemctl --quiet is-active "machine-config-daemon-$verb.service"; then
-				echo "machine-config-daemon-$verb.service is at work"
-				return
-			fi
-		done
-	fi
-	"$program" status -o json | sed -n 's/^ *"pending": "\(.*[^"]\)",*$/configuration \1 is pending/p'
-}
+# shellcheck source=packaging/packages/state.sh
+. ./state.sh
 
 # It is stopped before anything is looked at: a running agent could begin an update in between.
 running=
@@ -31,12 +21,14 @@ if [ -d /run/systemd/system ]; then
 	if systemctl --quiet is-active "$unit"; then running=yes; fi
 	systemctl stop "$unit"
 fi
-what=$(under_way)
+what=$(under_way /usr/bin/machine-config-daemon)
 if [ "$what" ]; then
-	[ -z "$running" ] || systemctl start "$unit"
-	echo "noderefit-agent is not removed in the middle of an update of this host: $what." >&2
-	echo "Wait until machine-config-daemon status has no pending configuration, or take it back:" >&2
-	echo "machine-config-daemon rollback" >&2
+	[ -z "$running" ] || systemctl start "$unit" || true
+	case $what in
+	*"not known"*) echo "noderefit-agent is not removed: $what." >&2 ;;
+	*) echo "noderefit-agent is not removed in the middle of an update of this host: $what." >&2 ;;
+	esac
+	way_out "$what" >&2
 	exit 1
 fi
 if command -v systemctl >/dev/null; then systemctl --quiet disable "$unit"; fi

@@ -67,6 +67,12 @@ func TestAReleaseIsPublishedAndSigned(t *testing.T) {
 			t.Errorf("the archive has %q, %v", listed, err)
 		}
 	})
+	t.Run("the script that comments is that of the action", func(t *testing.T) {
+		if read(t, out, "plan-comment.sh") != read(t, actionDir, "plan-comment.sh") ||
+			!strings.Contains(read(t, out, "SHA256SUMS"), "  plan-comment.sh\n") {
+			t.Error("it is another, or has no sum")
+		}
+	})
 	t.Run("the SBOM has the programs and what they were linked from", func(t *testing.T) {
 		isDescribed(t, filepath.Join(out, "noderefit_"+version+"_"+platform+".spdx.json"), built)
 	})
@@ -94,6 +100,32 @@ func TestAReleaseIsPublishedAndSigned(t *testing.T) {
 			if err != nil || !strings.Contains(config, `"org.opencontainers.image.version":"`+version+`"`) {
 				t.Errorf("%s: %v: %s", name, err, config)
 			}
+		}
+	})
+	t.Run("a tag that is there is not moved", func(t *testing.T) {
+		again := exec.CommandContext(t.Context(), root+"/packaging/publish.sh", out)
+		again.Env = env
+		if repeated, err := run(again); err != nil || repeated != said {
+			t.Errorf("the same once more: %v: %s", err, repeated)
+		}
+		tag := at + "/noderefit/charts/noderefit:0.1.0"
+		if _, err := tool(t.Context(), "crane", "tag", references[0], "0.1.0"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tool(t.Context(), "crane", "copy", references[0], tag); err != nil {
+			t.Fatal(err)
+		}
+		other := exec.CommandContext(t.Context(), root+"/packaging/publish.sh", out)
+		other.Env = env
+		if _, err := run(other); err == nil || !strings.Contains(err.Error(), tag+" is there already, as sha256:") {
+			t.Errorf("with another digest there: %v", err)
+		}
+	})
+	t.Run("nothing is published to a registry that nobody names", func(t *testing.T) {
+		cmd := exec.CommandContext(t.Context(), root+"/packaging/publish.sh", out)
+		cmd.Env = append(slices.Clone(env), "REGISTRY=")
+		if _, err := run(cmd); err == nil || !strings.Contains(err.Error(), "REGISTRY: has to be where the images go") {
+			t.Error(err)
 		}
 	})
 	t.Run("each digest is signed", func(t *testing.T) { isSigned(t, out, env, references) })

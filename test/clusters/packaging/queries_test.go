@@ -113,6 +113,42 @@ func TestEachAlertFiresWhenItShouldAndOnlyThen(t *testing.T) {
 	}
 }
 
+// Who is woken by an alert finds what to do by its link: a section of the page for each alert, and no other.
+func TestEachAlertLeadsToItsSectionOfThePage(t *testing.T) {
+	const page = "https://github.com/noderefit/noderefit/blob/main/docs/troubleshooting.md#"
+	_, text, found := strings.Cut(read(t, root, "docs/troubleshooting.md"), "\n## Alerts\n")
+	if !found {
+		t.Fatal("the page has no section \"Alerts\"")
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	sections := map[string]string{}
+	for i, section := range strings.Split("\n"+text, "\n### ") {
+		if name, body, _ := strings.Cut(section, "\n"); i > 0 {
+			sections[name] = strings.TrimSpace(body)
+		}
+	}
+	var all rules
+	readYAML(t, rulesFile, &all)
+	for _, group := range all.Groups {
+		for _, rule := range group.Rules {
+			if rule.Alert == "" {
+				continue
+			}
+			// The anchor of a heading of letters is the heading in small letters.
+			if got, want := rule.Annotations["runbook_url"], page+strings.ToLower(rule.Alert); got != want {
+				t.Errorf("%s leads to %q, want %s", rule.Alert, got, want)
+			}
+			if !strings.Contains(sections[rule.Alert], "](") && !strings.Contains(sections[rule.Alert], "kubectl") {
+				t.Errorf("the section of %s names no command and no other section: %q", rule.Alert, sections[rule.Alert])
+			}
+			delete(sections, rule.Alert)
+		}
+	}
+	for name := range sections {
+		t.Errorf("no alert leads to the section %q", name)
+	}
+}
+
 func TestTheOperatorsRulesAreTheRules(t *testing.T) {
 	var plain rules
 	var wrapped struct {

@@ -78,6 +78,20 @@ func TestAVersionOfAReleaseIsSemantic(t *testing.T) {
 	}
 }
 
+// What was there before would be published and signed with the rest.
+func TestAReleaseIsBuiltIntoAnEmptyFolder(t *testing.T) {
+	inputs(t)
+	out := t.TempDir()
+	if err := os.WriteFile(out+"/other", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), root+"/packaging/release.sh", "krew")
+	cmd.Env = append(os.Environ(), "VERSION=v1.2.3", "OUT="+out)
+	if text, err := run(cmd); err == nil || !strings.Contains(err.Error(), "OUT: "+out+" has files") {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
 // What a program says without a release: a version that comes after the last one and before the next.
 func TestTheSourcesHaveASemanticVersion(t *testing.T) {
 	inputs(t)
