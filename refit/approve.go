@@ -21,6 +21,8 @@ import (
 
 // Approved is the result of approve, and its JSON.
 type Approved struct {
+	Header
+
 	Pool string `json:"pool"`
 	api.Approval
 
@@ -120,8 +122,10 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 	case want != nil && *want != digest:
 		return Approved{}, fmt.Errorf("the nodes have staged %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
 	}
-	a := Approved{Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
-		Others: others}
+	a := Approved{
+		Header: header("Approval"), Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
+		Others: others,
+	}
 	for _, u := range s.Unable {
 		a.Unable = append(a.Unable, u.Node)
 	}

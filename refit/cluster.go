@@ -18,6 +18,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
@@ -29,6 +30,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -45,6 +47,16 @@ type Cluster struct {
 	// namespace is the namespace of the daemons.
 	namespace string
 	warnings  io.Writer
+	// read are the RolloutPolicies as they were read last, for estimates; nil: they were not.
+	read atomic.Pointer[[]api.RolloutPolicy]
+}
+
+// known returns the RolloutPolicies that were read last.
+func (c *Cluster) known() []api.RolloutPolicy {
+	if all := c.read.Load(); all != nil {
+		return *all
+	}
+	return nil
 }
 
 // Requests of one command come in short bursts. The server's own fairness delays them where it must.
@@ -156,7 +168,7 @@ func (c *Cluster) pool(ctx context.Context, name string) (*mcfgv1.MachineConfigP
 }
 
 func noPool(name string, pools []string) error {
-	return fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(pools))
+	return fmt.Errorf("there is no MachineConfigPool %s; there are: %s%s", name, list(pools), cli.DidYouMean(name, pools))
 }
 
 // chosen returns the pools of a command: the named pools, or all.

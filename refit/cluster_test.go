@@ -29,7 +29,7 @@ func TestConfigurationsAreShortenedToWhatTellsThemApart(t *testing.T) {
 	for _, test := range []struct{ current, desired, want string }{
 		{a, a, "792f1ed3"}, {a, "", "792f1ed3"}, {a, b, "792f1ed3 -> 9326d557"}, {"", b, "- -> 9326d557"}, {"", "", "-"},
 	} {
-		if got := way(nodeRow{Current: test.current, Desired: test.desired}); got != test.want {
+		if got := way(nodeRow{Current: test.current, Desired: test.desired}, short); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,13 +17,21 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
+// Explanation is the result of explain, and its JSON.
+type Explanation struct {
+	Header
+	progress.Answer
+}
+
 // Explain returns the reason why a node or a pool is not (yet) in its desired state.
-func (c *Cluster) Explain(ctx context.Context, name string) (progress.Answer, error) {
+func (c *Cluster) Explain(ctx context.Context, name string) (Explanation, error) {
 	v, err := c.view(ctx)
 	if err != nil {
-		return progress.Answer{}, err
+		return Explanation{}, err
 	}
-	return c.explain(ctx, v, name)
+	a, err := c.explain(ctx, v, name)
+	a.Since, a.Until = a.Since.UTC(), a.Until.UTC()
+	return Explanation{header("Explanation"), a}, err
 }
 
 // explain answers. Where the node is draining, it also asks what the drain waits for at this moment.
@@ -91,10 +100,11 @@ func subject(r *progress.Report, name string) (progress.Object, error) {
 	case !wantsNode:
 		return progress.Object{}, noPool(name, r.Pools())
 	case !wantsPool:
-		return progress.Object{}, fmt.Errorf("there is no Node %s", name)
+		return progress.Object{}, fmt.Errorf("there is no Node %s%s", name, cli.DidYouMean(name, r.Nodes()))
 	}
 	return progress.Object{},
-		fmt.Errorf("there is no Node and no MachineConfigPool %s; pools are: %s", name, list(r.Pools()))
+		fmt.Errorf("there is no Node and no MachineConfigPool %s; pools are: %s%s", name, list(r.Pools()),
+			cli.DidYouMean(name, slices.Concat(r.Pools(), r.Nodes())))
 }
 
 // WriteAnswer writes an answer for people.

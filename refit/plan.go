@@ -28,6 +28,8 @@ import (
 type (
 	// PlanDocument is the effect of a change on a pool, and its JSON.
 	PlanDocument struct {
+		Header
+
 		Pool    string     `json:"pool"`
 		Current string     `json:"current"` // the pool's target now
 		Desired string     `json:"desired"`
@@ -49,6 +51,8 @@ type (
 		Warnings []string `json:"warnings"`
 
 		refused bool          // quarantined, so that no node would go
+		strict  bool          // each doubt is an error
+		doubts  []string      // the warnings, without those of files that are no documents
 		policy  string        // RolloutPolicy of the pool
 		nodes   []corev1.Node // of the cluster
 	}
@@ -77,7 +81,7 @@ type (
 		Selector string
 		// Diff is how much of the contents is shown.
 		Diff string
-		// Strict refuses documents that there is a warning about.
+		// Strict makes each warning an error, except those of files that are no documents.
 		Strict bool
 	}
 	// heldPod is a pod that a budget would not let go now.
@@ -95,7 +99,7 @@ type (
 const (
 	DiffShort = "short"
 	DiffAll   = "all"
-	diffNone  = "none"
+	DiffNone  = "none"
 )
 
 // Check refuses a proposal that makes no sense.
@@ -106,15 +110,15 @@ func (p Proposal) Check() error {
 	case p.Selector != "" && !p.Prune:
 		return cli.Usagef("flag --selector: says what --prune may delete, and needs it")
 	}
-	return cli.OneOf("flag --diff", p.Diff, DiffShort, DiffAll, diffNone)
+	return cli.OneOf("flag --diff", p.Diff, DiffShort, DiffAll, DiffNone)
 }
 
 // Plan returns the effect of a proposal on a pool.
 func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDocument, error) {
 	docs := &machineconfig.Documents{}
 	doc := &PlanDocument{
-		Pool: name, Groups: []planGroup{}, Budgets: []heldPod{}, Deleted: []string{}, Notes: []string{},
-		Warnings: []string{},
+		Header: header("Plan"), Pool: name, Groups: []planGroup{}, Budgets: []heldPod{}, Deleted: []string{},
+		Notes: []string{}, Warnings: []string{}, strict: what.Strict,
 	}
 	if len(what.Files) > 0 {
 		var warnings []string
@@ -124,6 +128,7 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 		if err != nil {
 			return nil, err
 		}
+		doc.doubts = slices.Clone(docs.Doubts)
 	}
 	pool, err := c.planned(ctx, name, docs)
 	if err != nil {
@@ -146,12 +151,16 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 		return nil, err
 	}
 	changed := wouldBe(pools, pool, desired.Name)
-	report := progress.NewReport(progress.View{Pools: changed, Nodes: nodes, Follow: c.rulesIfKnown(ctx)})
+	rules, err := c.rules(ctx)
+	if err != nil {
+		c.warnAll(doc, []string{rulesUnknown(err)})
+	}
+	report := progress.NewReport(progress.View{Pools: changed, Nodes: nodes, Follow: rules})
 	p, _ := report.Pool(name)
 	doc.Current, doc.Desired, doc.nodes = pool.Spec.Configuration.Name, desired.Name, nodes
 	doc.Order = append(turned(p, desired.Name), report.Order(name)...)
 	most := doc.most(p, pool)
-	if err := c.groups(ctx, doc, p, desired, policy, what.Diff != diffNone); err != nil {
+	if err := c.groups(ctx, doc, p, desired, policy, what.Diff != DiffNone); err != nil {
 		return nil, err
 	}
 	doc.note(p)
@@ -186,6 +195,7 @@ func (c *Cluster) warnAll(doc *PlanDocument, warnings []string) {
 		c.warn("%s", w)
 		doc.Warnings = append(doc.Warnings, message.OneLine(w))
 	}
+	doc.doubts = append(doc.doubts, warnings...)
 }
 
 // planned returns the pool as it would be: with the specification in a file, or unchanged.
@@ -264,7 +274,7 @@ func (c *Cluster) render(ctx context.Context, doc *PlanDocument, pool *mcfgv1.Ma
 	}, base)
 	c.warnAll(doc, warnings)
 	if err == nil && what.Strict {
-		err = machineconfig.Strict(append(docs.Doubts, warnings...))
+		err = machineconfig.Strict(doc.doubts) // before anything else is asked for
 	}
 	return rendered, err
 }
@@ -382,11 +392,14 @@ func (c *Cluster) groups(ctx context.Context, doc *PlanDocument, p progress.Pool
 	}
 	// People look for the largest group.
 	slices.SortStableFunc(order, func(a, b string) int { return len(by[b]) - len(by[a]) })
+	if len(order) == 0 {
+		c.warnAll(doc, plan.ImageUnknown.Warnings(nil, want))
+	}
 	for _, current := range order {
 		g := planGroup{Current: current, Nodes: by[current], Diffs: []plan.Diff{}}
 		from, err := c.had(ctx, current)
 		if err == nil {
-			g.Plan, err = between(from, want, policy)
+			g.Plan, err = between(from, want, policy, imageOf(doc.nodes, g.Nodes))
 		}
 		switch {
 		case err != nil:
@@ -399,6 +412,17 @@ func (c *Cluster) groups(ctx context.Context, doc *PlanDocument, p progress.Pool
 	return nil
 }
 
+// imageOf returns what is known of the OS of some nodes.
+func imageOf(nodes []corev1.Node, names []string) plan.Image {
+	var managed []string
+	for i := range nodes {
+		if slices.Contains(names, nodes[i].Name) {
+			managed = append(managed, nodes[i].Annotations[api.OSKey])
+		}
+	}
+	return plan.ImageOf(managed)
+}
+
 // had returns a configuration by its name. For the empty name, of a node that was never configured, it returns nil.
 func (c *Cluster) had(ctx context.Context, name string) (*machineconfig.Config, error) {
 	if name == "" {
@@ -408,12 +432,13 @@ func (c *Cluster) had(ctx context.Context, name string) (*machineconfig.Config, 
 }
 
 // between plans from one configuration to another. Of kernel arguments that may hold a secret only the names are left.
-func between(from, want *machineconfig.Config, policy *plan.Policy) (*plan.Plan, error) {
+func between(from, want *machineconfig.Config, policy *plan.Policy, image plan.Image) (*plan.Plan, error) {
 	p, err := plan.Make(from, want, plan.Options{Policy: policy})
 	if err != nil {
 		return nil, err
 	}
-	p.Unreconcilable = append(p.Unreconcilable, plan.InImage(from, want)...)
+	p.Unreconcilable = append(p.Unreconcilable, image.Refuses(from, want)...)
+	p.Warnings = append(p.Warnings, image.Warnings(from, want)...)
 	for i := range p.Changes {
 		c := &p.Changes[i]
 		c.Delete, c.Append = masked(c.Delete), masked(c.Append)
@@ -432,7 +457,7 @@ func masked(arguments []string) []string {
 // count counts the nodes by what they would do. Where the plan can't be carried out no node does anything.
 func (d *PlanDocument) count() {
 	going := map[string]bool{}
-	if d.Err() == nil {
+	if d.obstacle() == nil {
 		for _, n := range d.Order {
 			going[n] = true
 		}
@@ -477,8 +502,22 @@ func (d *PlanDocument) note(p progress.Pool) {
 	}
 }
 
-// Err returns the error of a plan that can't be carried out, or that could not be made.
+// Err returns the error of a plan that can't be carried out, that could not be made, or that has warnings although it
+// is strict.
 func (d *PlanDocument) Err() error {
+	if err := d.obstacle(); err != nil || !d.strict {
+		return err
+	}
+	doubts := slices.Clone(d.doubts)
+	for _, g := range d.Groups {
+		doubts = append(doubts, g.Plan.Warnings...)
+	}
+	slices.Sort(doubts)
+	return machineconfig.Strict(slices.Compact(doubts))
+}
+
+// obstacle returns the error of a plan that can't be carried out, or that could not be made.
+func (d *PlanDocument) obstacle() error {
 	var fields []string
 	for _, g := range d.Groups {
 		if g.Plan == nil {

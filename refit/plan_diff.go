@@ -12,7 +12,18 @@ import (
 
 // Diff plans from the present configuration of a node or a pool to its desired one. The plan names the differences, and
 // holds no contents.
-func (c *Cluster) Diff(ctx context.Context, name string) (*plan.Plan, error) {
+func (c *Cluster) Diff(ctx context.Context, name string) (Difference, error) {
+	p, err := c.diff(ctx, name)
+	return Difference{header("Diff"), p}, err
+}
+
+// Difference is the result of diff, and its JSON.
+type Difference struct {
+	Header
+	*plan.Plan
+}
+
+func (c *Cluster) diff(ctx context.Context, name string) (*plan.Plan, error) {
 	pools, err := c.pools(ctx)
 	if err != nil {
 		return nil, err
@@ -37,7 +48,8 @@ func (c *Cluster) Diff(ctx context.Context, name string) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return between(from, want, policy)
+	// Both were rendered, so the controller has judged paths in an OS image already.
+	return between(from, want, policy, plan.ImageAbsent)
 }
 
 // ends returns the present and the desired configuration of a node or a pool.

@@ -74,7 +74,7 @@ func (c *comment) summary(d *PlanDocument) {
 	c.line("<!-- kubectl refit plan %s -->", d.Pool)
 	c.line("### Pool %s: %s\n", code(d.Pool), escaped(d.summary()))
 	c.line("%s → %s\n", code(cmp.Or(d.Current, "(nothing rendered)")), code(d.Desired))
-	if err := d.Err(); err != nil {
+	if err := d.obstacle(); err != nil {
 		c.line("**No node would go:** %s\n", escaped(message.OneLine(err.Error())))
 	}
 	if len(d.Groups) == 0 {

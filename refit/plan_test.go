@@ -24,7 +24,7 @@ import (
 // planned is what a plan of these two configurations says of nodes.
 func planned(t testing.TB, from, to *machineconfig.Config, nodes ...string) *PlanDocument {
 	t.Helper()
-	p, err := between(from, to, nil)
+	p, err := between(from, to, nil, plan.ImageUnknown)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,6 +178,36 @@ func TestAPlanCountsWhoGoesAndSaysHowLongThatTakes(t *testing.T) {
 	d.refused = true
 	if d.count(); d.Counts.Going != 0 {
 		t.Errorf("of what is refused: %+v", d.Counts)
+	}
+}
+
+// What is not known and what stands in the plan of a group counts as a warning about a document does. Files that are no
+// documents are passed over.
+func TestAStrictPlanFailsForEachOfItsWarnings(t *testing.T) {
+	t.Parallel()
+	var said strings.Builder
+	c := &Cluster{warnings: &said}
+	for what, doubt := range map[string]func(d *PlanDocument){
+		"":                    func(d *PlanDocument) { d.Warnings = append(d.Warnings, "a.txt: passed over") },
+		"budgets: not known":  func(d *PlanDocument) { c.warnAll(d, []string{"budgets: not known"}) },
+		"the update loses it": func(d *PlanDocument) { d.Groups[1].Plan.Warnings = []string{"the update loses it"} },
+	} {
+		d := &PlanDocument{Groups: []planGroup{{Plan: &plan.Plan{}}, {Nodes: []string{"a"}, Plan: &plan.Plan{Drain: true}}},
+			Order: []string{"a"}}
+		doubt(d)
+		if err := d.Err(); err != nil {
+			t.Errorf("%q, not strict: %v", what, err)
+		}
+		d.strict = true
+		if err := d.Err(); (err == nil) != (what == "") || err != nil && err.Error() != "flag --strict: "+what {
+			t.Errorf("%q, strict: %v", what, err)
+		}
+		if d.count(); d.Counts.Going != 1 {
+			t.Errorf("%q: a warning keeps no node: %+v", what, d.Counts)
+		}
+	}
+	if said.String() != "warning: budgets: not known\n" {
+		t.Errorf("printed: %q", said.String())
 	}
 }
 

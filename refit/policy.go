@@ -52,6 +52,7 @@ func (c *Cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
 	if err != nil {
 		return nil, err
 	}
+	c.read.Store(&policies)
 	book, now := rollout.NewBook(policies, rollout.Reported(policies)), rollout.Now()
 	book.Lose(rollout.LostAsReported)
 	var etcd *progress.Etcd
@@ -98,9 +99,13 @@ func (c *Cluster) etcd(ctx context.Context) (*progress.Etcd, error) {
 func (c *Cluster) rulesIfKnown(ctx context.Context) func([]*progress.Pool) {
 	rules, err := c.rules(ctx)
 	if err != nil {
-		c.warn("the rules of RolloutPolicies are not known: %s", Describe(err))
+		c.warn("%s", rulesUnknown(err))
 	}
 	return rules
+}
+
+func rulesUnknown(err error) string {
+	return "the rules of RolloutPolicies are not known: " + Describe(err)
 }
 
 // Bypass lets the pool's desired configuration through without most of its RolloutPolicy.

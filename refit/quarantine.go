@@ -26,6 +26,8 @@ type Quarantines []quarantineRow
 
 // quarantineRow is one configuration that failed, and its JSON.
 type quarantineRow struct {
+	Header
+
 	Pool string `json:"pool"`
 	api.Quarantine
 
@@ -75,15 +77,16 @@ func quarantines(r *progress.Report, only []string) (Quarantines, error) {
 	for _, p := range pools {
 		for _, q := range failed(p) {
 			rows = append(rows, quarantineRow{
-				Pool: p.Name, Quarantine: q,
+				Header: header("Quarantine"), Pool: p.Name, Quarantine: q,
 				Present: api.SameContent(q.Config, p.Target) && p.Quarantine() != nil,
 			})
 		}
 		for _, l := range p.Lifts {
 			for _, f := range l.Failures {
 				rows = append(rows, quarantineRow{
-					Pool: p.Name, Quarantine: api.Quarantine{Config: l.Config, Node: f.Node, Since: f.Since},
-					Lifted: &liftedRow{By: l.By, Since: l.Since, Why: l.Why},
+					Header: header("Quarantine"), Pool: p.Name,
+					Quarantine: api.Quarantine{Config: l.Config, Node: f.Node, Since: f.Since},
+					Lifted:     &liftedRow{By: l.By, Since: l.Since, Why: l.Why},
 				})
 			}
 		}

@@ -6,15 +6,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 // A poolRow or a nodeRow is one row of status, and its JSON.
@@ -32,6 +33,8 @@ type (
 		Paused        bool             `json:"paused"`
 		Because       string           `json:"because"`
 		WaitsFor      string           `json:"waitsFor,omitempty"`
+		// TimeLeft is the estimated time until the rollout ends. It is nil where none is under way, or nothing is known.
+		TimeLeft *timeLeft `json:"timeLeft,omitempty"`
 	}
 	nodeRow struct {
 		Name     string           `json:"name"`
@@ -47,44 +50,84 @@ type (
 	}
 	// StatusDocument is the result of status about pools and nodes.
 	StatusDocument struct {
+		Header
+
 		Pools []poolRow `json:"pools"`
 		Nodes []nodeRow `json:"nodes"`
 	}
 )
 
-// Status returns the state of all pools and nodes, or of the named pool and its nodes.
-func (c *Cluster) Status(ctx context.Context, only []string) (StatusDocument, error) {
-	r, err := c.report(ctx)
+// StatusQuestion chooses what status shows.
+type StatusQuestion struct {
+	// Pools are the pools to show. Empty means all, and the nodes that belong to none.
+	Pools []string
+	// Labels are labels of the nodes to show. Nil means all.
+	Labels labels.Selector
+	// NotUpdated leaves out the nodes that have the configuration of their pool.
+	NotUpdated bool
+}
+
+// Status returns the state of pools and nodes.
+func (c *Cluster) Status(ctx context.Context, q StatusQuestion) (StatusDocument, error) {
+	v, err := c.view(ctx)
 	if err != nil {
 		return StatusDocument{}, err
 	}
-	return makeStatus(r, only)
+	return makeStatus(v, c.known(), q, rollout.Now())
 }
 
-// makeStatus lists all pools and nodes, or the named pool and its nodes.
-func makeStatus(r *progress.Report, only []string) (StatusDocument, error) {
-	doc := StatusDocument{Pools: []poolRow{}, Nodes: []nodeRow{}}
-	pools, err := chosen(r, only)
+// makeStatus makes the status of a view.
+func makeStatus(v progress.View, policies []api.RolloutPolicy, q StatusQuestion, now time.Time,
+) (StatusDocument, error) {
+	doc := StatusDocument{Header: header("Status"), Pools: []poolRow{}, Nodes: []nodeRow{}}
+	r := progress.NewReport(v)
+	pools, err := chosen(r, q.Pools)
 	if err != nil {
 		return doc, err
 	}
 	for _, p := range pools {
+		if q.Labels != nil && !slices.ContainsFunc(p.Nodes, q.selects) {
+			continue
+		}
 		a, _ := r.ExplainPool(p.Name)
 		doc.Pools = append(doc.Pools, poolRow{
-			Name: p.Name, Configuration: p.Target, Verdict: a.Verdict, Since: a.Since, Machines: p.Machines,
+			Name: p.Name, Configuration: p.Target, Verdict: a.Verdict, Since: a.Since.UTC(), Machines: p.Machines,
 			Updated: p.Updated, Ready: p.Ready, Unavailable: p.Unavailable, Degraded: p.Degraded, Paused: p.Paused,
-			Because: a.Because, WaitsFor: blocking(a),
+			Because: a.Because, WaitsFor: blocking(a), TimeLeft: left(r, v, policies, p.Name, now),
 		})
 		for _, n := range p.Nodes {
-			doc.Nodes = append(doc.Nodes, makeNode(r, n.Name))
+			if q.selects(n) {
+				doc.Nodes = q.add(doc.Nodes, makeNode(r, n.Name))
+			}
 		}
 	}
-	if len(only) == 0 {
+	if len(q.Pools) == 0 {
 		for _, name := range r.Stray() {
-			doc.Nodes = append(doc.Nodes, makeNode(r, name))
+			if n, _, _ := r.Node(name); q.selects(n) {
+				doc.Nodes = q.add(doc.Nodes, makeNode(r, name))
+			}
 		}
+	}
+	if q.Labels != nil && len(doc.Pools) == 0 && len(doc.Nodes) == 0 && !q.NotUpdated {
+		return doc, fmt.Errorf("no node has the labels %s", q.Labels)
 	}
 	return doc, nil
+}
+
+func (q StatusQuestion) selects(n progress.Node) bool {
+	return q.Labels == nil || q.Labels.Matches(labels.Set(n.Labels))
+}
+
+func (q StatusQuestion) add(rows []nodeRow, n nodeRow) []nodeRow {
+	if q.NotUpdated && n.rests() {
+		return rows
+	}
+	return append(rows, n)
+}
+
+// rests reports whether a node has the configuration of its pool and nothing is to be said of the node.
+func (n nodeRow) rests() bool {
+	return n.Phase == string(progress.PhaseUpdated) && n.Verdict == progress.UpToDate && n.Drift == nil
 }
 
 func makeNode(r *progress.Report, name string) nodeRow {
@@ -95,7 +138,7 @@ func makeNode(r *progress.Report, name string) nodeRow {
 		since = a.Since
 	}
 	return nodeRow{
-		Name: name, Pool: pool, Current: n.Current, Desired: n.Desired, Phase: phase, Since: since,
+		Name: name, Pool: pool, Current: n.Current, Desired: n.Desired, Phase: phase, Since: since.UTC(),
 		Verdict: a.Verdict, Because: a.Because, WaitsFor: blocking(a), Drift: n.Drift,
 	}
 }
@@ -107,78 +150,12 @@ func blocking(a progress.Answer) string {
 	return a.Blocking.String()
 }
 
-// WriteText writes the status for people.
-func (d StatusDocument) WriteText(w io.Writer, now time.Time) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if len(d.Pools) == 0 {
-		fmt.Fprintln(w, "There are no MachineConfigPools.")
-		return d.writeNodes(w, tw, now)
-	}
-	fmt.Fprintln(tw, "POOL\tCONFIGURATION\tSTATUS\tSINCE\tUPDATED\tREADY\tUNAVAILABLE\tDEGRADED\tWAITS FOR")
-	for _, p := range d.Pools {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%s\n",
-			p.Name, dash(p.Configuration), p.Verdict, age(now, p.Since), p.Updated, p.Machines, p.Ready,
-			p.Unavailable, p.Degraded, dash(p.WaitsFor))
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	return d.writeNodes(w, tw, now)
-}
-
-// writeNodes lists the nodes.
-func (d StatusDocument) writeNodes(w io.Writer, tw *tabwriter.Writer, now time.Time) error {
-	if len(d.Nodes) == 0 {
-		return nil
-	}
-	fmt.Fprintln(w)
-	fmt.Fprintln(tw, "NODE\tPOOL\tCONFIGURATION\tPHASE\tSINCE\tWAITS FOR")
-	for _, n := range d.Nodes {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, dash(n.Pool), way(n), n.Phase, age(now, n.Since),
-			dash(n.WaitsFor))
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	return d.writeDrift(w, now)
-}
-
-// writeDrift lists the drift of hosts, and what to do about it.
-func (d StatusDocument) writeDrift(w io.Writer, now time.Time) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	some := false
-	for _, n := range d.Nodes {
-		if n.Drift == nil {
-			continue
-		}
-		if !some {
-			fmt.Fprintln(tw, "\nDRIFTED NODE\tWHAT\tSINCE\tWRITTEN BACK")
-			some = true
-		}
-		for _, i := range n.Drift.Items {
-			back := "-"
-			if i.Repairs > 0 {
-				back = fmt.Sprintf("%dx, again %s", i.Repairs, i.Again.UTC().Format(time.RFC3339))
-			}
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", n.Name, i, age(now, i.Since), back)
-		}
-		if n.Drift.More > 0 {
-			fmt.Fprintf(tw, "%s\tand %d more\t-\t-\n", n.Name, n.Drift.More)
-		}
-	}
-	if !some {
-		return nil
-	}
-	fmt.Fprintln(tw, "Undo it on the host, or put it into a MachineConfig: see kubectl refit explain node/NAME.")
-	return tw.Flush()
-}
-
-// way returns the configuration of a node, and its next one.
-func way(n nodeRow) string {
+// way returns the configuration of a node, and its next one. name shortens a name.
+func way(n nodeRow, name func(string) string) string {
 	if n.Desired == "" || n.Desired == n.Current {
-		return dash(short(n.Current))
+		return dash(name(n.Current))
 	}
-	return dash(short(n.Current)) + " -> " + short(n.Desired)
+	return dash(name(n.Current)) + " -> " + name(n.Desired)
 }
 
 // shortDigits is how many digits of a digest distinguish the configurations of one cluster at a glance.

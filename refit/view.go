@@ -10,39 +10,48 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/progress"
 )
 
-// view reads all objects for an explanation, six lists at once. A list that some users may not read is only a warning.
+// view reads all objects for an explanation. What is not known is written as a warning.
 func (c *Cluster) view(ctx context.Context) (progress.View, error) {
-	var v progress.View
+	v, unknown, err := c.View(ctx)
+	for _, text := range unknown {
+		c.warn("%s", text)
+	}
+	return v, err
+}
+
+// View reads all objects for an explanation, six lists at once. A list that some users may not read is left out, and
+// unknown has a line for it.
+func (c *Cluster) View(ctx context.Context) (v progress.View, unknown []string, err error) {
 	var exists map[string]bool
 	g, inner := errgroup.WithContext(ctx)
 	g.Go(func() (err error) { v.Pools, err = c.pools(inner); return err })
 	g.Go(func() (err error) { v.Nodes, err = c.nodes(inner); return err })
-	// The warnings of these four are written one after the other, below.
-	var warnings [4]error
-	g.Go(func() error { v.States, warnings[0] = c.states(inner); return nil })
-	g.Go(func() error { v.Daemons, warnings[1] = c.daemons(inner); return nil })
-	g.Go(func() error { exists, warnings[2] = c.configs(inner); return nil })
-	g.Go(func() error { v.Follow, warnings[3] = c.rules(inner); return nil })
+	var failures [4]error
+	g.Go(func() error { v.States, failures[0] = c.states(inner); return nil })
+	g.Go(func() error { v.Daemons, failures[1] = c.daemons(inner); return nil })
+	g.Go(func() error { exists, failures[2] = c.configs(inner); return nil })
+	g.Go(func() error { v.Follow, failures[3] = c.rules(inner); return nil })
 	if err := g.Wait(); err != nil {
-		return v, err
+		return v, nil, err
 	}
 	for i, what := range []string{
 		"the steps of nodes", "whether daemons run", "which configurations exist", "what RolloutPolicies say",
 	} {
-		if warnings[i] != nil {
-			c.warn("%s: not known: %s", what, Describe(warnings[i]))
+		if failures[i] != nil {
+			unknown = append(unknown, fmt.Sprintf("%s: not known: %s", what, Describe(failures[i])))
 		}
 	}
 	if exists != nil {
 		v.Missing = progress.MissingConfigs(v.Pools, v.Nodes, exists)
 	}
-	return v, nil
+	return v, unknown, nil
 }
 
 func (c *Cluster) nodes(ctx context.Context) ([]corev1.Node, error) {
@@ -51,6 +60,22 @@ func (c *Cluster) nodes(ctx context.Context) ([]corev1.Node, error) {
 		return nil, fmt.Errorf("listing Nodes: %w", err)
 	}
 	return all.Items, nil
+}
+
+// NodesWith returns the names of the nodes with labels. No node is an error.
+func (c *Cluster) NodesWith(ctx context.Context, selector labels.Selector) ([]string, error) {
+	all, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	if err != nil {
+		return nil, fmt.Errorf("listing Nodes: %w", err)
+	}
+	if len(all.Items) == 0 {
+		return nil, fmt.Errorf("no node has the labels %s", selector)
+	}
+	names := make([]string, len(all.Items))
+	for i := range all.Items {
+		names[i] = all.Items[i].Name
+	}
+	return names, nil
 }
 
 func (c *Cluster) states(ctx context.Context) (map[string]*mcfgv1.MachineConfigNode, error) {

@@ -15,10 +15,12 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -32,6 +34,10 @@ type Watch struct {
 	Env func(string) string
 	// Pools are the pools to follow. Empty means all.
 	Pools []string
+	// Nodes are labels of the nodes to show. Nil means all.
+	Nodes labels.Selector
+	// Timeout is how long the pools may take. Zero means any time.
+	Timeout time.Duration
 	// Settle is how long pools that are updated or stopped from the beginning must stay so.
 	Settle time.Duration
 }
@@ -51,7 +57,12 @@ func (c *Cluster) Watch(ctx context.Context, w Watch) error {
 	if len(r.Pools()) == 0 {
 		return errNoPools
 	}
-	f := &follower{out: w.Out, only: w.Pools, settle: w.Settle}
+	f := &follower{out: w.Out, only: w.Pools, nodesOnly: w.Nodes, settle: w.Settle}
+	if w.Timeout > 0 {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeoutCause(ctx, w.Timeout, timedOut(w.Timeout))
+		defer end()
+	}
 	if f.screen = terminal(f.out, w.Env); f.screen != nil {
 		c.warnings = f.screen.beside(c.warnings)
 	}
@@ -79,7 +90,7 @@ func (s *stores) rule(ctx context.Context, c *Cluster) {
 			s.ring()
 		case ctx.Err() == nil && !said:
 			said = true
-			c.warn("the rules of RolloutPolicies are not known: %s", Describe(err))
+			c.warn("%s", rulesUnknown(err))
 		}
 	}, ruled)
 }
@@ -176,6 +187,8 @@ type follower struct {
 	screen *screen // nil: print lines
 	only   []string
 	settle time.Duration
+	// nodesOnly are the labels of the nodes to show; nil: all.
+	nodesOnly labels.Selector
 
 	pools map[string]poolMark
 	nodes map[string]nodeMark
@@ -198,7 +211,7 @@ type nodeMark struct {
 
 func (f *follower) follow(ctx context.Context, s *stores) error {
 	if !s.synced(ctx) {
-		return interrupted(ctx)
+		return f.interrupted(ctx, nil)
 	}
 	f.pools, f.nodes, f.worked = map[string]poolMark{}, map[string]nodeMark{}, map[string]bool{}
 	settled := time.NewTimer(0)
@@ -219,7 +232,7 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 		}
 		select {
 		case <-ctx.Done():
-			return interrupted(ctx)
+			return f.interrupted(ctx, r)
 		case <-settled.C:
 		case <-older:
 		case <-s.changed:
@@ -231,8 +244,55 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 	}
 }
 
-func interrupted(ctx context.Context) error {
-	return fmt.Errorf("watching: %w before the end", context.Cause(ctx))
+// timedOut is the cause of a watch that took too long.
+type timedOut time.Duration
+
+func (t timedOut) Error() string { return "timed out after " + time.Duration(t).String() }
+
+// InterruptedError is the end of a watch by a person or a program, before the end of the rollout.
+type InterruptedError struct {
+	code int
+	text string
+}
+
+func (e InterruptedError) Error() string { return e.text }
+
+// ExitStatus returns the exit code that a shell gives a program that ends by the signal.
+func (e InterruptedError) ExitStatus() int { return e.code }
+
+// interrupted returns the error of a watch that ends before the rollout. It names what the rollout waits for.
+func (f *follower) interrupted(ctx context.Context, r *progress.Report) error {
+	cause := context.Cause(ctx)
+	text := "the rollout goes on: " + f.unfinished(r)
+	if s, ok := errors.AsType[cli.SignalError](cause); ok {
+		return InterruptedError{s.Code(), "watch ended by signal (" + s.Signal.String() + "); " + text}
+	}
+	return fmt.Errorf("watching: %w; %s", cause, text)
+}
+
+// unfinished says of each pool that is not updated why that is so.
+func (f *follower) unfinished(r *progress.Report) string {
+	if r == nil {
+		return "the cluster has not answered yet"
+	}
+	var waits []string
+	for _, name := range f.names(r) {
+		done, _ := r.Ended(name)
+		p, _ := r.Pool(name)
+		a, ok := r.ExplainPool(name)
+		if done || !ok {
+			continue
+		}
+		text := fmt.Sprintf("pool %s has updated %s nodes (%s)", name, count(p), a.Verdict)
+		if a.Blocking != nil {
+			text += " and waits for " + a.Blocking.String()
+		}
+		waits = append(waits, text+": "+a.Because)
+	}
+	if len(waits) == 0 {
+		return "all pools look updated, and watch had not seen that for long enough"
+	}
+	return strings.Join(waits, "; ")
 }
 
 func (f *follower) names(r *progress.Report) []string {
@@ -302,6 +362,11 @@ func (f *follower) show(r *progress.Report, now time.Time) {
 	f.screen.draw(func(p paper) []string { return picture(r, f.names(r), now, p) })
 }
 
+// shows reports whether a node is to be shown.
+func (f *follower) shows(n progress.Node) bool {
+	return f.nodesOnly == nil || f.nodesOnly.Matches(labels.Set(n.Labels))
+}
+
 // print writes a line for each change.
 func (f *follower) print(r *progress.Report, now time.Time) {
 	for _, name := range f.names(r) {
@@ -311,7 +376,9 @@ func (f *follower) print(r *progress.Report, now time.Time) {
 		}
 		f.printPool(r, p, now)
 		for _, n := range p.Nodes {
-			f.printNode(r, name, n, now)
+			if f.shows(n) {
+				f.printNode(r, name, n, now)
+			}
 		}
 		f.printEnd(r, p, now)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,8 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
+
+var colourless = regexp.MustCompile(`\x1b\[[0-9]*m`)
 
 var update = flag.Bool("update", false, "write what is drawn to testdata")
 

@@ -6,6 +6,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -36,9 +38,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	err := cmd.ExecuteContext(ctx)
-	if err != nil {
-		cli.Say(stderr, refit.Describe(err))
+	executed, err := cmd.ExecuteContextC(ctx)
+	if _, interrupted := errors.AsType[refit.InterruptedError](err); interrupted {
+		fmt.Fprintln(stderr, err) // no failure
+	} else if err != nil {
+		cli.Say(stderr, refit.Describe(err)+cli.SeeHelp(executed, err))
 	}
 	return cli.ExitCode(err)
 }
@@ -59,11 +63,31 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached fro
 		},
 	}
 	cli.Root(cmd, version)
+	cmd.CompletionOptions.HiddenDefaultCmd = false
 	o.kube.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().Lookup("namespace").Usage = "namespace of the daemon's Pods, whatever the context says " +
 		"(default " + api.Namespace + ")"
+	o.kubeconfigFlags(cmd)
 	cmd.AddCommand(statusCommand(o), explainCommand(o), watchCommand(o), planCommand(o), diffCommand(o),
 		pauseCommand(o), resumeCommand(o), rollbackCommand(o), approveCommand(o), bypassCommand(o),
 		holdCommand(o), releaseCommand(o), skipCommand(o), retryCommand(o), quarantineCommand(o))
+	refuseOtherShells(cmd)
+	cmd.AddCommand(pageCommand(o))
+	cmd.AddCommand(installCommand(o))
+	cmd.AddCommand(upgradeCommand(o), uninstallCommand(o))
+	cmd.AddCommand(checkCommand(o), versionCommand(o, cmd))
 	return cmd
+}
+
+// refuseOtherShells has completion refuse a shell that it does not know, which the library answers with the help.
+func refuseOtherShells(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args = cli.NoCommand
+			c.RunE = func(*cobra.Command, []string) error {
+				return cli.Usagef("a shell is needed: bash, fish, powershell or zsh")
+			}
+		}
+	}
 }

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
@@ -32,19 +34,22 @@ const (
 	formatMarkdown = "markdown"
 )
 
-// outputFlag gives a command -o, for text, JSON and its further formats.
+// outputFlag gives a command -o, for text, the formats that show its document as it is, and its further formats.
 func (o *options) outputFlag(cmd *cobra.Command, more ...string) {
-	all := append([]string{cli.Text, cli.JSON}, more...)
-	cmd.Flags().StringVarP(&o.output, "output", "o", cli.Text, "output format: "+strings.Join(all, ", "))
+	all := slices.Concat([]string{cli.Text, cli.JSON, refit.YAML}, more, []string{refit.JSONPath})
+	cmd.Flags().StringVarP(&o.output, "output", "o", cli.Text, "output format: "+refit.Either(all))
 	cmd.Flags().Lookup("output").Annotations = map[string][]string{formats: all}
+	values := slices.Clone(all)
+	values[len(values)-1] = "jsonpath="
+	words(cmd, "output", values...)
 }
 
 // print prints the result of a command: v for programs, or the output of text for people.
 func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) error {
-	if o.output != cli.JSON {
-		return text(cmd.OutOrStdout())
+	if done, err := refit.Print(cmd.OutOrStdout(), o.output, v); done {
+		return err
 	}
-	return cli.WriteJSON(cmd.OutOrStdout(), v)
+	return text(cmd.OutOrStdout())
 }
 
 // check checks -o, where the command has that flag.
@@ -53,21 +58,16 @@ func (o *options) check(cmd *cobra.Command) error {
 	if flag == nil || o.output == "" {
 		return nil
 	}
-	return cli.OneOf("flag -o", o.output, flag.Annotations[formats]...)
+	return refit.CheckFormat(o.output, flag.Annotations[formats])
 }
 
 func (o *options) connect(cmd *cobra.Command) (*refit.Cluster, error) {
 	if err := o.check(cmd); err != nil {
 		return nil, err
 	}
-	cfg, err := o.kube.ToRESTConfig()
+	cfg, err := o.config()
 	if err != nil {
-		return nil, unreadable(err)
-	}
-	if raw, err := o.kube.ToRawKubeConfigLoader().RawConfig(); err == nil && len(raw.Clusters) == 0 &&
-		cfg.Host == noServer && *o.kube.APIServer == "" {
-		return nil, errors.New("reading the kubeconfig: there is none, or it names no cluster; name one with --kubeconfig " +
-			"or KUBECONFIG")
+		return nil, err
 	}
 	ro := refit.Options{Version: version, Namespace: api.Namespace, Warnings: cmd.ErrOrStderr()}
 	if cmd.Flags().Changed("namespace") {
@@ -75,6 +75,22 @@ func (o *options) connect(cmd *cobra.Command) (*refit.Cluster, error) {
 	}
 	return refit.Connect(cfg, ro)
 }
+
+// config returns how to reach the cluster.
+func (o *options) config() (*rest.Config, error) {
+	cfg, err := o.kube.ToRESTConfig()
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	if raw, err := o.kube.ToRawKubeConfigLoader().RawConfig(); err == nil && len(raw.Clusters) == 0 &&
+		cfg.Host == noServer && *o.kube.APIServer == "" {
+		return nil, errNoCluster
+	}
+	return cfg, nil
+}
+
+var errNoCluster = errors.New("reading the kubeconfig: there is none, or it names no cluster; name one with " +
+	"--kubeconfig or KUBECONFIG")
 
 // noServer is the server that the library takes where nothing names one.
 const noServer = "http://localhost:8080"

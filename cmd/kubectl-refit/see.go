@@ -10,12 +10,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/refit"
 )
 
 func statusCommand(o *options) *cobra.Command {
+	var q refit.StatusQuestion
+	var chosen selector
+	var follow watchFlags
+	var all, watch bool
 	cmd := &cobra.Command{
-		Use:   "status [POOL]",
+		Use: "status [POOL]",
+		Example: `  kubectl refit status
+  kubectl refit status worker --not-updated
+  kubectl refit status worker -o jsonpath='{.pools[0].updated}'`,
 		Short: "Show pools and their nodes: configuration, phase, since when, and what they wait for",
 		Args:  arguments(0, 1, "POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -23,20 +31,49 @@ func statusCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			doc, err := c.Status(cmd.Context(), args)
+			if watch {
+				return follow.watch(cmd, c, args, chosen.Selector)
+			}
+			q.Pools, q.Labels = args, chosen.Selector
+			doc, err := c.Status(cmd.Context(), q)
 			if err != nil {
 				return err
 			}
-			return o.print(cmd, doc, func(w io.Writer) error { return doc.WriteText(w, time.Now()) })
+			return o.print(cmd, doc, func(w io.Writer) error {
+				look := refit.NewLook(w, os.Getenv, time.Now())
+				look.Wide, look.All = o.output == refit.Wide, all || q.NotUpdated
+				return doc.WriteText(w, look)
+			})
 		},
 	}
-	o.outputFlag(cmd)
+	o.outputFlag(cmd, refit.Wide, refit.Name)
+	chosen.flag(cmd, "labels of the nodes to show")
+	everywhere(cmd)
+	cmd.Flags().BoolVar(&q.NotUpdated, "not-updated", false, "show only nodes that do not have the pool's configuration")
+	cmd.Flags().BoolVar(&all, "all", false, "list all nodes of a large pool, instead of counting those that are updated")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow the rollout, as kubectl refit watch does")
+	follow.add(cmd)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		for _, flag := range []string{"settle", "timeout"} {
+			if cmd.Flags().Changed(flag) && !watch {
+				return cli.Usagef("flag --%s: is for --watch", flag)
+			}
+		}
+		if watch && o.output != cli.Text {
+			return cli.Usagef("flag --watch: has no output format %q: use kubectl refit status -o %s again and again",
+				o.output, o.output)
+		}
+		return follow.check()
+	}
+	o.argumentsFrom(cmd, false, pools)
 	return cmd
 }
 
 func explainCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "explain NODE|POOL",
+		Use: "explain NODE|POOL",
+		Example: `  kubectl refit explain worker-3
+  kubectl refit explain pool/worker -o yaml`,
 		Short: "Say why a node or a pool is not (yet) where it should be",
 		Long: `Says why a node or a pool is not (yet) where it should be: one answer, with the object that everything waits
 for, since when, and what to do. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
@@ -50,17 +87,21 @@ for, since when, and what to do. A name that a node and a pool share is told apa
 			if err != nil {
 				return err
 			}
-			return o.print(cmd, a, func(w io.Writer) error { return refit.WriteAnswer(w, a, time.Now()) })
+			return o.print(cmd, a, func(w io.Writer) error { return refit.WriteAnswer(w, a.Answer, time.Now()) })
 		},
 	}
-	o.outputFlag(cmd)
+	o.outputFlag(cmd, refit.Name)
+	o.argumentsFrom(cmd, false, nodesAndPools)
 	return cmd
 }
 
 func watchCommand(o *options) *cobra.Command {
-	var settle time.Duration
+	var chosen selector
+	var follow watchFlags
 	cmd := &cobra.Command{
-		Use:   "watch [POOL]",
+		Use: "watch [POOL]",
+		Example: `  kubectl refit watch worker
+  kubectl refit watch worker --timeout 30m | tee rollout.log`,
 		Short: "Follow a rollout until the pool is updated or goes no further",
 		Long: `Follows a rollout. A terminal shows a picture that stays in its place: a bar for each pool, and a line for
 each node that is updating, has failed, or differs from its configuration. A pipe, or a terminal with TERM=dumb, gets a
@@ -72,18 +113,22 @@ updated (exit code 0) or cannot continue by themselves (exit code 1, with the re
 			if err != nil {
 				return err
 			}
-			w := refit.Watch{Out: cmd.OutOrStdout(), Env: os.Getenv, Pools: args, Settle: settle}
-			return c.Watch(cmd.Context(), w)
+			return follow.watch(cmd, c, args, chosen.Selector)
 		},
 	}
-	cmd.Flags().DurationVar(&settle, "settle", 10*time.Second,
-		"how long pools that are updated or stopped from the beginning must stay so before watch believes it")
+	chosen.flag(cmd, "labels of the nodes to show; the end is that of the pools")
+	everywhere(cmd)
+	follow.add(cmd)
+	cmd.PreRunE = func(*cobra.Command, []string) error { return follow.check() }
+	o.argumentsFrom(cmd, false, pools)
 	return cmd
 }
 
 func diffCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "diff NODE|POOL",
+		Use: "diff NODE|POOL",
+		Example: `  kubectl refit diff worker-3
+  kubectl refit diff pool/worker -o json`,
 		Short: "Show how the present configuration of a node or a pool differs from the desired one",
 		Long: `Shows how the configuration that a node has differs from the one that it shall have, or that its pool has for
 it; of a pool, how the one that all its nodes last had differs from the one that they shall have. Paths and names are
@@ -98,17 +143,20 @@ shown, contents never. A name that a node and a pool share is told apart as node
 			if err != nil {
 				return err
 			}
-			return errors.Join(o.print(cmd, p, p.WriteText), refit.Reconcilable(p))
+			return errors.Join(o.print(cmd, p, p.WriteText), refit.Reconcilable(p.Plan))
 		},
 	}
 	o.outputFlag(cmd)
+	o.argumentsFrom(cmd, false, nodesAndPools)
 	return cmd
 }
 
 func planCommand(o *options) *cobra.Command {
 	var p refit.Proposal
 	cmd := &cobra.Command{
-		Use:   "plan POOL -f FILE...",
+		Use: "plan POOL -f FILE...",
+		Example: `  kubectl refit plan worker -f motd.yaml
+  kubectl refit plan worker -f machines/ --prune --strict -o markdown`,
 		Short: "Show what a change would do to the nodes of a pool, before anything is applied",
 		Long: `Shows what the nodes of a pool would do if the documents of the files were applied. The documents are
 MachineConfigs, Butane (.bu) or Ignition documents, and a MachineConfigPool. A document replaces the object of its kind
@@ -145,15 +193,18 @@ for a comment of a pull request.`,
 			return errors.Join(o.print(cmd, doc, text), doc.Err())
 		},
 	}
-	o.outputFlag(cmd, formatMarkdown)
+	o.outputFlag(cmd, refit.Name, formatMarkdown)
 	cmd.Flags().StringSliceVarP(&p.Files, "filename", "f", nil,
 		"file or directory with documents, - for the standard input; may be repeated")
 	cmd.Flags().StringSliceVar(&p.Deletions, "delete", nil, "MachineConfig to plan without; may be repeated")
 	cmd.Flags().BoolVar(&p.Prune, "prune", false, "plan without the pool's MachineConfigs that are in no file")
 	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "labels of what --prune may delete, all if empty")
 	cmd.Flags().BoolVar(&p.Strict, "strict", false,
-		"refuse documents that there is a warning about, such as unknown fields")
+		"make each warning an error, such as one of an unknown field or of what could not be asked for")
 	cmd.Flags().StringVar(&p.Diff, "diff", refit.DiffShort,
 		"how much is shown of what differs in files: short, all or none; JSON and Markdown have all unless none")
+	o.argumentsFrom(cmd, false, pools)
+	completes(cmd, "delete", o.complete(made))
+	words(cmd, "diff", refit.DiffShort, refit.DiffAll, refit.DiffNone)
 	return cmd
 }

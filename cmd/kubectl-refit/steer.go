@@ -19,7 +19,7 @@ import (
 func poolCommand(o *options, use, short string, extra int,
 	change func(ctx context.Context, c *refit.Cluster, pool string, args []string) (said string, err error),
 ) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: use, Short: short, Args: arguments(1, 1+extra, "POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
@@ -34,13 +34,17 @@ func poolCommand(o *options, use, short string, extra int,
 			return err
 		},
 	}
+	o.argumentsFrom(cmd, false, pools)
+	return cmd
 }
 
 func pauseCommand(o *options) *cobra.Command {
-	return poolCommand(o, "pause POOL", "Tell no further node of a pool to change its configuration", 0,
+	cmd := poolCommand(o, "pause POOL", "Tell no further node of a pool to change its configuration", 0,
 		func(ctx context.Context, c *refit.Cluster, pool string, _ []string) (string, error) {
 			return c.Pause(ctx, pool)
 		})
+	cmd.Example = `  kubectl refit pause worker`
+	return cmd
 }
 
 func resumeCommand(o *options) *cobra.Command {
@@ -52,6 +56,8 @@ func resumeCommand(o *options) *cobra.Command {
 	cmd.Long = `Ends the pause of a pool, and its pin to an earlier configuration. The pool's nodes then go to the
 configuration that its MachineConfigs render to.`
 	cmd.Flags().BoolVar(&keepPin, "keep-pin", false, "go on to the configuration that the pool was rolled back to")
+	cmd.Example = `  kubectl refit resume worker
+  kubectl refit resume worker --keep-pin`
 	return cmd
 }
 
@@ -69,13 +75,19 @@ a rollout, nodes that return to the configuration before the rollout wait for no
 of a RolloutPolicy.`
 	cmd.Flags().StringVar(&to, "to", "", "rendered configuration to go back to")
 	cmd.Flags().BoolVar(&resume, "resume", false, "end the pause of a paused pool, so that its nodes go back now")
+	cmd.Example = `  kubectl refit rollback worker
+  kubectl refit rollback worker --resume
+  kubectl refit rollback worker --to rendered-worker-164f2a075f165d0e8b4c621a6fffae36`
+	completes(cmd, "to", o.complete(rendered))
 	return cmd
 }
 
 func approveCommand(o *options) *cobra.Command {
 	var digest, why string
 	cmd := &cobra.Command{
-		Use:   "approve POOL [--digest DIGEST] [--why TEXT]",
+		Use: "approve POOL [--digest DIGEST] [--why TEXT]",
+		Example: `  kubectl refit approve worker --why "tested in staging"
+  kubectl refit approve worker --digest sha256:4f0e`,
 		Short: "Approve a pool's configuration as its nodes have staged it",
 		Args:  arguments(1, 1, "POOL"),
 		Long: `Approves the desired configuration of a pool, as its nodes staged it, where the pool's
@@ -98,9 +110,10 @@ The pool and an event record the approval with its author and time. Another conf
 			return o.print(cmd, a, a.WriteText)
 		},
 	}
-	o.outputFlag(cmd)
+	o.outputFlag(cmd, refit.Name)
 	cmd.Flags().StringVar(&digest, "digest", "", "the digest that has to be the one that was staged")
 	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")
+	o.argumentsFrom(cmd, false, pools)
 	return cmd
 }
 
@@ -128,6 +141,8 @@ configuration, or with --end.`
 		}
 		return refit.CheckWhy(why)
 	}
+	cmd.Example = `  kubectl refit bypass worker --why "CVE-2026-1234 is exploited"
+  kubectl refit bypass worker --end`
 	return cmd
 }
 
@@ -135,7 +150,7 @@ func quarantineCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quarantine",
 		Short: "List the configurations that failed, and let one be tried again",
-		Args:  arguments(0, 0, ""),
+		Args:  cli.NoCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("quarantine list or quarantine lift is needed")
 		},
@@ -146,7 +161,9 @@ func quarantineCommand(o *options) *cobra.Command {
 
 func quarantineList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list [POOL]",
+		Use: "list [POOL]",
+		Example: `  kubectl refit quarantine list
+  kubectl refit quarantine list worker -o name`,
 		Short: "List the configurations in quarantine, which no node is sent to, and the lifted ones",
 		Args:  arguments(0, 1, "POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -161,7 +178,9 @@ func quarantineList(o *options) *cobra.Command {
 			return o.print(cmd, rows, func(w io.Writer) error { return rows.WriteText(w, time.Now()) })
 		},
 	}
-	o.outputFlag(cmd)
+	o.outputFlag(cmd, refit.Name)
+	everywhere(cmd)
+	o.argumentsFrom(cmd, false, pools)
 	return cmd
 }
 
@@ -180,5 +199,7 @@ alone; a second failure quarantines the configuration again. The lift holds for 
 CONFIG, the desired configuration of the pool is lifted, or the only one in quarantine. The pool records the author, the
 time and the reason; kubectl refit quarantine list shows them.`
 	cmd.Flags().StringVar(&why, "why", "", "reason for the lift, which the pool records")
+	cmd.Example = `  kubectl refit quarantine lift worker --why "the registry was down"`
+	o.argumentsFrom(cmd, false, pools, quarantined)
 	return cmd
 }

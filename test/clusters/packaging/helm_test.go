@@ -181,6 +181,64 @@ controller: {replicas: 1, resources: null, tolerations: null, nodeSelector: {d: 
 	}
 }
 
+// What Helm itself puts among the values of a chart that is part of another is none of a person's mistakes. Neither is
+// what takes a default back, or stops the controllers for a while.
+func TestTheChartCanBePartOfAnother(t *testing.T) {
+	inputs(t)
+	parent := t.TempDir()
+	whole, err := filepath.Abs(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bash(t, parent, `mkdir charts && cp -rL "$CHART" charts/noderefit`, "CHART="+whole); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"Chart.yaml": "apiVersion: v2\nname: parent\nversion: 1.0.0\ndependencies:\n" +
+			"  - {name: noderefit, version: '*', condition: noderefit.enabled}\n",
+		"values.yaml": `
+global: {region: x}
+noderefit:
+  enabled: true
+  image: {registry: example.org/x}
+  controller: {replicas: 0}
+  daemon: {maxUnavailable: "2"}
+`,
+		// Helm gives a default back where the null is in the other chart's own values.
+		"mine.yaml": `
+noderefit:
+  controller: {nodeSelector: {kubernetes.io/os: null, a: b}}
+  daemon: {nodeSelector: {kubernetes.io/os: null}}
+`,
+	} {
+		if err := os.WriteFile(filepath.Join(parent, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made := objects(t, helm(t, "template", "x", parent, "--values", parent+"/mine.yaml"))
+	at := func(key string, path ...string) any {
+		found, _, err := unstructured.NestedFieldNoCopy(made[key], path...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	controller, daemon := "Deployment/"+api.Namespace+"/"+api.Controller, "DaemonSet/"+api.Namespace+"/"+api.Daemon
+	for what, pair := range map[string][2]any{
+		"replicas":    {float64(0), at(controller, "spec", "replicas")},
+		"selector":    {map[string]any{"a": "b"}, at(controller, "spec", "template", "spec", "nodeSelector")},
+		"no selector": {nil, at(daemon, "spec", "template", "spec", "nodeSelector")},
+		"unavailable": {float64(2), at(daemon, "spec", "updateStrategy", "rollingUpdate", "maxUnavailable")},
+	} {
+		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
+			t.Errorf("%s (-want +got): %s", what, diff)
+		}
+	}
+	if left := objects(t, helm(t, "template", "x", parent, "--set", "noderefit.enabled=false")); len(left) != 0 {
+		t.Errorf("without it there are %d objects", len(left))
+	}
+}
+
 func TestThePageIsServedToTheNetworkWithACertificateOnly(t *testing.T) {
 	inputs(t)
 	const open = "page.enabled=true,page.bindAddress=:8798"
@@ -188,7 +246,8 @@ func TestThePageIsServedToTheNetworkWithACertificateOnly(t *testing.T) {
 		!strings.Contains(err.Error(), "page.certificateSecret is needed") {
 		t.Errorf("without one: %v\n%s", err, text)
 	}
-	made := objects(t, helm(t, "template", "noderefit", chart, "--set", registry, "--set", open+",page.certificateSecret=page-tls"))
+	made := objects(t, helm(t, "template", "noderefit", chart, "--set", registry, "--set",
+		open+",page.certificateSecret=page-tls,page.clusterName=my 'first' cluster: east"))
 	controller := made["Deployment/"+api.Namespace+"/"+api.Controller]
 	pod := func(path ...string) any {
 		found, _, err := unstructured.NestedFieldNoCopy(controller, append([]string{"spec", "template", "spec"}, path...)...)
@@ -200,7 +259,8 @@ func TestThePageIsServedToTheNetworkWithACertificateOnly(t *testing.T) {
 	container := pod("containers").([]any)[0].(map[string]any)
 	for what, pair := range map[string][2]any{
 		"arguments": {container["args"], []any{
-			"run", "--page-bind-address=:8798", "--page-cert=/etc/ssl/page/tls.crt", "--page-key=/etc/ssl/page/tls.key",
+			"run", "--page-bind-address=:8798", "--page-cluster-name=my 'first' cluster: east",
+			"--page-cert=/etc/ssl/page/tls.crt", "--page-key=/etc/ssl/page/tls.key",
 		}},
 		"mounts": {container["volumeMounts"], []any{
 			map[string]any{"name": "page-certificate", "mountPath": "/etc/ssl/page", "readOnly": true},
@@ -258,6 +318,9 @@ func TestHelmInstallsAndUninstalls(t *testing.T) {
 	if err != nil || *deployment.Spec.Replicas != 1 {
 		t.Fatalf("got %v, %v; want one replica", deployment.Spec.Replicas, err)
 	}
+	b := &bench{c, t}
+	_, err = b.install(t.Context(), "v0.1.0")
+	b.refuses(err, "release noderefit of Helm in namespace "+api.Namespace+" has installed Noderefit here: go on with helm upgrade")
 	helm(t, append([]string{"uninstall", "noderefit"}, flags[:4]...)...)
 	for _, policy := range policies(t, c) {
 		t.Errorf("policy %s is left", policy.Name)
@@ -297,8 +360,11 @@ func TestTheChartRefusesWhatItDoesNotKnow(t *testing.T) {
 		{"createNamespace=true", "image.registry is not set: say where the images are"},
 		{registry + ",page.enable=true", "additional properties 'enable' not allowed"},
 		{registry + ",monitor.enabled=true", "additional properties 'monitor' not allowed"},
-		{registry + ",controller.replicas=0", "at '/controller/replicas': minimum"},
+		{registry + ",controller.replicas=-1", "at '/controller/replicas': minimum"},
 		{registry + ",daemon.maxUnavailable=some", "at '/daemon/maxUnavailable'"},
+		{registry + ",daemon.maxUnavailable=0", "at '/daemon/maxUnavailable'"},
+		{registry + ",enabled=perhaps", "at '/enabled': got string, want boolean"},
+		{registry + ",daemon.nodeSelector.x=true", "at '/daemon/nodeSelector/x'"},
 		{"image.registry=https://example.org/x", "at '/image/registry'"},
 	} {
 		if text, err := tool(t.Context(), "helm", "template", "noderefit", chart, "--set", test.set); err == nil ||

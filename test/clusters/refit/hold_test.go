@@ -25,8 +25,7 @@ func (l *lab) holdOf(node string) *api.NodeHold {
 
 func TestANodeIsHeldSkippedAndReleasedOnRecord(t *testing.T) {
 	l := newLab(t)
-	old := l.render("held", l.config("held", "50-one", "/etc/held", "1"))
-	now := l.render("held", l.config("held", "50-one", "/etc/held", "2"))
+	old, now := l.two("held", "/etc/held", "1", "2")
 	l.pool("held", now, old, nil)
 	l.node("held-1", "held", old, old, api.Done, nil)
 	l.node("held-2", "held", now, now, api.Done, nil)
@@ -103,8 +102,7 @@ func TestOrdersForNodesThatCanNotBeGivenAreRefused(t *testing.T) {
 
 func TestARetryOfOneNodeLeavesTheFailuresOfOthers(t *testing.T) {
 	l := newLab(t)
-	old := l.render("again", l.config("again", "50-one", "/etc/again", "1"))
-	bad := l.render("again", l.config("again", "50-one", "/etc/again", "2"))
+	old, bad := l.two("again", "/etc/again", "1", "2")
 	failed := func(node string) api.Quarantine {
 		return api.Quarantine{Config: bad, Node: node, Reason: "kubelet is down", Since: ago(1).Time}
 	}

@@ -107,6 +107,12 @@ func (l *lab) render(pool string, sources ...*mcfgv1.MachineConfig) string {
 	return rendered.Name
 }
 
+// two renders two configurations of a pool, which differ in the contents of one file.
+func (l *lab) two(pool, path, was, is string) (before, after string) {
+	l.t.Helper()
+	return l.render(pool, l.config(pool, "50-one", path, was)), l.render(pool, l.config(pool, "50-one", path, is))
+}
+
 // source puts a MachineConfig into the cluster.
 func (l *lab) source(mc *mcfgv1.MachineConfig) {
 	l.t.Helper()
@@ -282,6 +288,18 @@ func (l *lab) start(args ...string) (*result, <-chan struct{}) {
 
 func (l *lab) startReading(stdin io.Reader, args ...string) (*result, <-chan struct{}) {
 	l.t.Helper()
+	r, _, done := l.startWith(stdin, args...)
+	return r, done
+}
+
+// startProcess is start, with the process for a signal.
+func (l *lab) startProcess(args ...string) (*result, *os.Process, <-chan struct{}) {
+	l.t.Helper()
+	return l.startWith(nil, args...)
+}
+
+func (l *lab) startWith(stdin io.Reader, args ...string) (*result, *os.Process, <-chan struct{}) {
+	l.t.Helper()
 	path, err := program()
 	l.must(err)
 	cmd := exec.CommandContext(l.ctx, path, append([]string{"--kubeconfig=" + l.Kubeconfig}, args...)...)
@@ -295,7 +313,7 @@ func (l *lab) startReading(stdin io.Reader, args ...string) (*result, <-chan str
 		r.code = cmd.ProcessState.ExitCode()
 		r.stdout, r.stderr = stdout.String(), stderr.String()
 	}()
-	return r, done
+	return r, cmd.Process, done
 }
 
 // ok fails the test unless the program did what it was told, and had nothing to say besides.

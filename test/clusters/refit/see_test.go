@@ -24,8 +24,7 @@ import (
 // hears of, and one that waits for its turn.
 func (l *lab) shop() (before, after string) {
 	l.t.Helper()
-	before = l.render("shop", l.config("shop", "50-shop", "/etc/motd", "old"))
-	after = l.render("shop", l.config("shop", "50-shop", "/etc/motd", "new"))
+	before, after = l.two("shop", "/etc/motd", "old", "new")
 	l.source(l.config("shop", "50-shop", "/etc/motd", "new"))
 	l.pool("shop", after, before, nil)
 	l.node("shop-1", "shop", after, after, api.Done, nil)
@@ -90,8 +89,7 @@ func TestARolloutReadsAtAGlance(t *testing.T) {
 
 func TestWhatADrainWaitsForIsAskedAtThisMoment(t *testing.T) {
 	l := newLab(t)
-	before := l.render("live", l.config("live", "50-live", "/etc/motd", "old"))
-	after := l.render("live", l.config("live", "50-live", "/etc/motd", "new"))
+	before, after := l.two("live", "/etc/motd", "old", "new")
 	l.pool("live", after, before, nil)
 	l.node("live-1", "live", before, after, api.Working, nil)
 	l.report("live-1", "live", after, func(s *mcfgv1.MachineConfigNode) {
@@ -156,7 +154,7 @@ func TestNamesAreFoundOrSaidToBeMissing(t *testing.T) {
 	l.refit("status", "nobody").fails(t, 1, "there is no MachineConfigPool nobody")
 	l.refit("pause", "nobody").fails(t, 1, "there is no MachineConfigPool nobody")
 	l.refit("explain").fails(t, 2, "NODE or POOL is needed")
-	l.refit("status", "-o", "yaml").fails(t, 2, `"yaml"`)
+	l.refit("status", "-o", "yml").fails(t, 2, `unknown output format "yml": use text, json, yaml, wide, name or jsonpath`)
 	l.refit("status", "--no-such-flag").fails(t, 2)
 	l.refit("applaud", "twin").fails(t, 2, `unknown command "applaud"`)
 	l.refit("approve", "twin").fails(t, 1, "pool twin asks for no approval")
@@ -221,7 +219,7 @@ func TestAThousandNodesTakeSecondsAndFewRequests(t *testing.T) {
 	}
 	wait.Wait()
 	begin := time.Now()
-	r := l.refit("status").ok(t)
+	r := l.refit("status", "--all").ok(t)
 	took := time.Since(begin)
 	if got := strings.Count(r.stdout, "Updated"); got < nodes {
 		t.Errorf("%d nodes are shown", got)

@@ -55,8 +55,7 @@ func inOrder(t *testing.T, text string, patterns ...string) {
 
 func TestARolloutIsFollowedToItsEnd(t *testing.T) {
 	l := newLab(t)
-	before := l.render("live2", l.config("live2", "50-live2", "/etc/motd", "old"))
-	after := l.render("live2", l.config("live2", "50-live2", "/etc/motd", "new"))
+	before, after := l.two("live2", "/etc/motd", "old", "new")
 	l.pool("live2", before, before, nil)
 	l.node("w-1", "live2", before, before, api.Done, nil)
 	l.node("w-2", "live2", before, before, api.Done, nil)
@@ -95,8 +94,7 @@ func TestARolloutIsFollowedToItsEnd(t *testing.T) {
 
 func TestARolloutThatStopsEndsTheWatchWithTheReason(t *testing.T) {
 	l := newLab(t)
-	before := l.render("sick", l.config("sick", "50-sick", "/etc/motd", "old"))
-	after := l.render("sick", l.config("sick", "50-sick", "/etc/motd", "new"))
+	before, after := l.two("sick", "/etc/motd", "old", "new")
 	l.pool("sick", after, before, nil)
 	l.node("s-1", "sick", before, after, api.Working, nil)
 	l.node("s-2", "sick", before, before, api.Done, nil)
@@ -120,8 +118,7 @@ func TestARolloutThatStopsEndsTheWatchWithTheReason(t *testing.T) {
 
 func TestAPausedPoolIsNotWaitedForForEver(t *testing.T) {
 	l := newLab(t)
-	before := l.render("still", l.config("still", "50-still", "/etc/still", "old"))
-	after := l.render("still", l.config("still", "50-still", "/etc/still", "new"))
+	before, after := l.two("still", "/etc/still", "old", "new")
 	l.pool("still", after, before, func(p *mcfgv1.MachineConfigPool) { p.Spec.Paused = true })
 	l.node("still-1", "still", before, before, api.Done, func(n *corev1.Node) { n.Labels["zone"] = "a" })
 	l.refit("watch", "still", "--settle=1s").fails(t, 1, "(Paused)", "kubectl refit resume still")
@@ -156,8 +153,7 @@ var (
 
 func TestOnATerminalARolloutIsAPictureInItsPlace(t *testing.T) {
 	l := newLab(t)
-	before := l.render("drawn", l.config("drawn", "50-drawn", "/etc/drawn", "old"))
-	after := l.render("drawn", l.config("drawn", "50-drawn", "/etc/drawn", "new"))
+	before, after := l.two("drawn", "/etc/drawn", "old", "new")
 	l.pool("drawn", after, before, nil)
 	l.node("d-1", "drawn", before, after, api.Working, nil)
 	l.node("d-2", "drawn", before, before, api.Done, nil)

@@ -38,24 +38,8 @@ spec:
 `
 
 // wished brings a check that says no and is only wanted.
-const wished = `apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 60-wished
-  labels:
-    machineconfiguration.openshift.io/role: worker
-spec:
-  config:
-    ignition:
-      version: 3.2.0
-    storage:
-      files:
-      - path: /etc/greenboot/check/wanted.d/10-wish.sh
-        mode: 493
-        overwrite: true
-        contents:
-          source: data:,%23!%2Fbin%2Fsh%0Aecho%20would%20be%20nice%3B%20exit%201%0A
-`
+var wished = fleet.WorkerFileAt("60-wished", "/etc/greenboot/check/wanted.d/10-wish.sh", 0o755,
+	"%23!%2Fbin%2Fsh%0Aecho%20would%20be%20nice%3B%20exit%201%0A")
 
 func gateFailed(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	_, err := f.Kubectl(ctx, "label", "node", "w0", "canary=true")

@@ -16,24 +16,8 @@ import (
 )
 
 // kubeletBase brings the kubelet's whole configuration, as the templates of a platform do.
-const kubeletBase = `apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 01-worker-kubelet
-  labels:
-    machineconfiguration.openshift.io/role: worker
-spec:
-  config:
-    ignition:
-      version: 3.2.0
-    storage:
-      files:
-      - path: /etc/kubernetes/kubelet.conf
-        mode: 420
-        overwrite: true
-        contents:
-          source: data:,%7B%22kind%22:%22KubeletConfiguration%22,%22apiVersion%22:%22kubelet.config.k8s.io%2Fv1beta1%22,%22maxPods%22:250%7D
-`
+var kubeletBase = fleet.WorkerFileAt("01-worker-kubelet", "/etc/kubernetes/kubelet.conf", 0o644,
+	"%7B%22kind%22:%22KubeletConfiguration%22,%22apiVersion%22:%22kubelet.config.k8s.io%2Fv1beta1%22,%22maxPods%22:250%7D")
 
 // restartKubelet says that a changed configuration of the kubelet takes its restart and no more.
 const restartKubelet = `apiVersion: operator.openshift.io/v1

@@ -39,6 +39,7 @@ func TestRollouts(t *testing.T) {
 		{"an API server that goes away in every phase delays, and no more", withoutAPI},
 		{"controllers that are replaced midway lose and repeat nothing", leaderChanges},
 		{"a node that is deleted midway comes back and is finished", deletedMidway},
+		{"controllers and agents one minor version apart finish what the others began", versionsApart},
 	} {
 		ok := t.Run(scenario.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the scenario takes too long"))

@@ -41,6 +41,7 @@ func TestPods(t *testing.T) {
 		{"an agent that memory runs out for in an update goes on", true, outOfMemory},
 		{"a host whose pods do not come up goes back alone", true, givenUp},
 		{"an agent that another image replaces in an update goes on", false, upgraded},
+		{"an uninstallation leaves the configuration alone on a host", false, removed},
 	} {
 		if scenario.long && testing.Short() {
 			continue
