@@ -28,6 +28,9 @@ CACHE := .cache
 LINTER := $(CACHE)/golangci-lint
 GOTESTSUM := $(CACHE)/gotestsum
 
+# A text as one word of the shell.
+quoted = '$(subst ','\'',$(1))'
+
 # Every Go file of the tree, in the nested modules too, each ended by a NUL.
 GO_FILES = find . -path './.?*' -prune -o -path ./bin -prune -o -name '*.go' -type f -print0
 
@@ -45,16 +48,20 @@ help: ## Shows this list
 .PHONY: build
 build: ## Builds the static binaries of cmd/ into bin/
 	@mkdir -p bin
-	VERSION=$(VERSION) packaging/programs.sh bin $(notdir $(wildcard cmd/*))
+	VERSION=$(call quoted,$(VERSION)) packaging/programs.sh bin $(notdir $(wildcard cmd/*))
 
 .PHONY: images
 images: ## Builds the container images for amd64 and arm64 into bin/images, an OCI layout each
-	@VERSION=$(VERSION) packaging/images/build.sh
+	@VERSION=$(call quoted,$(VERSION)) packaging/images/build.sh
 
 .PHONY: release
 release: ## Builds all that a release has into dist/: make release VERSION=v0.1.0
-	@rm -rf dist
-	VERSION=$(if $(filter-out file default undefined,$(origin VERSION)),$(VERSION)) OUT=dist packaging/release.sh
+	@mkdir -p $(CACHE)
+	rm -rf $(CACHE)/dist
+	VERSION=$(call quoted,$(if $(filter-out file default undefined,$(origin VERSION)),$(VERSION))) OUT=$(CACHE)/dist \
+		packaging/release.sh
+	rm -rf dist
+	mv $(CACHE)/dist dist
 
 .PHONY: deps
 deps: ## Installs the Debian packages that the labs need (as root; does nothing when all are there); BROWSER_TESTS=1: a browser, too
@@ -127,7 +134,7 @@ bench: build ## Prints what things cost, a line each: "bench: <name> <value> <un
 	go run ./test/bench
 
 .PHONY: demo
-demo: build deps kubebox ## Rolls a pool of nodes from one configuration to the next on this machine, and shows it (as root)
+demo: build ## Shows a directory in seconds; then, as root, one host and a pool of nodes on this machine
 	@go run ./test/demo
 
 # The binary is rebuilt when its pin moves; nothing else in the tree decides what it is.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# test/deps.sh installs the Debian packages that the labs need and this machine lacks. The script names them first.
+# test/deps.sh [PACKAGE...] installs the Debian packages that the labs need and this machine lacks, or those of the
+# arguments alone. The script names them first.
 #
 # The machine is somebody's: no service is enabled or started, and packages that are there stay as they are. Debian's
 # archive has one version of each package only. Where a needed package cannot be installed beside an older package that
@@ -9,8 +10,15 @@
 set -euo pipefail
 export PATH="$PATH:/usr/sbin:/sbin"
 
+wanted=("$@")
 missing() { # prints the packages that this machine lacks, a line each
 	local command package
+	if ((${#wanted[@]})); then
+		for package in "${wanted[@]}"; do
+			[[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || echo "$package"
+		done
+		return
+	fi
 	while read -r command package; do
 		command -v "$command" >/dev/null || echo "$package"
 	done <<-'END'
@@ -25,6 +33,8 @@ missing() { # prints the packages that this machine lacks, a line each
 		createrepo_c createrepo-c
 		bwrap bubblewrap
 		setfiles policycoreutils
+		curl curl
+		jq jq
 		/usr/lib/dracut/modules.d/30ignition/ignition ignition
 	END
 	if [[ ${BROWSER_TESTS:-} ]] && ! command -v chromium-headless-shell >/dev/null; then

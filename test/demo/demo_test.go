@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/test/lab"
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 		defer os.RemoveAll(dir)
 		built = dir
 		_, err = programs.Build(context.Background(), dir, "test/demo")
-		if err := errors.Join(err, programs.All(context.Background(), dir)); err != nil {
+		if err := errors.Join(err, os.Chmod(dir, 0o755), programs.All(context.Background(), dir)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -116,9 +117,65 @@ func TestTreeIsShownWithWhatItLeavesOut(t *testing.T) {
 	)
 }
 
-func TestHostGoesForwardAndComesBack(t *testing.T) {
+// whole is what the demo showed of all its parts, which is run once for the tests of the parts.
+var whole string
+
+func runWhole(t *testing.T) string {
+	t.Helper()
 	lab.Need(t)
-	out := runDemo(t, "-host")
+	cluster.Need(t)
+	if whole == "" {
+		whole = runDemo(t)
+	}
+	return whole
+}
+
+func TestPartsComeInTheOrderOfWhatTheyNeed(t *testing.T) {
+	out := runWhole(t)
+	inOrder(t, out, `Part 1 of 3: a directory`, `verify --root`, `Part 2 of 3: one host`, `host# machine-config-daemon`,
+		`Part 3 of 3: a pool`, `kubectl refit watch`, `Where to look next`)
+	if n := strings.Count(out, "Where to look next"); n != 1 {
+		t.Errorf("the end is told %d times", n)
+	}
+}
+
+func TestAPartThatTheMachineCannotShowIsNamed(t *testing.T) {
+	lab.Sources(t)
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string][]string{
+		"":      {`Part 1 of 3`, `State: Done`, `This machine cannot show more: .*needs root`, `Where to look next`},
+		"-pool": {`error: .*needs root; go run \./test/demo -tree`},
+	} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(built, "demo"), append([]string{"-bin", built},
+			strings.Fields(args)...)...)
+		cmd.Env = append(os.Environ(), "TMPDIR="+dir, "HOME="+dir)
+		cmd.SysProcAttr = unprivileged()
+		out, err := cmd.CombinedOutput()
+		if failed := args != ""; (err != nil) != failed {
+			t.Errorf("demo %s: %v", args, err)
+		}
+		inOrder(t, string(out), want...)
+	}
+	nothingLeft(t, dir)
+}
+
+// unprivileged has a command run as a user who is not root. The user may read all files, since the sources may lie
+// anywhere.
+func unprivileged() *syscall.SysProcAttr {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return &syscall.SysProcAttr{
+		Credential:  &syscall.Credential{Uid: 65534, Gid: 65534},
+		AmbientCaps: []uintptr{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH},
+	}
+}
+
+func TestHostGoesForwardAndComesBack(t *testing.T) {
+	out := runWhole(t)
 	// The way back is seen before the reboot that it needs, or after it: the demo looks now and then.
 	inOrder(t, out, `boot 3`, `going back: .*crio\.service`, `RolledBack`)
 	inOrder(t, out,
@@ -139,9 +196,7 @@ func TestHostGoesForwardAndComesBack(t *testing.T) {
 }
 
 func TestPoolGoesForwardAndStopsAtAMistake(t *testing.T) {
-	lab.Need(t)
-	cluster.Need(t)
-	inOrder(t, runDemo(t),
+	inOrder(t, runWhole(t),
 		`worker-0 +Ready`,
 		`kubectl apply -f .*10-pool`, `worker +rendered-worker-[0-9a-f]{8}… +True +False +False +3 +3 +3 +0`,
 		`kubectl refit plan worker`, `kernel arguments: append selinux=0`, `Reboot, because of`, `Order, at most 1 at a time`,

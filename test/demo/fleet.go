@@ -19,7 +19,6 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/lab"
-	"github.com/noderefit/noderefit/test/lab/cluster"
 	"github.com/noderefit/noderefit/test/lab/fleet"
 )
 
@@ -31,7 +30,6 @@ var workers = []string{"worker-0", "worker-1", "worker-2"}
 
 // onFleet is the demo on a cluster whose nodes are hosts that really boot.
 func (d *demo) onFleet(ctx context.Context) (err error) {
-	d.show = newShow(os.Stdout, 6)
 	d.line(d.style("1", "Noderefit: a pool of nodes goes from one configuration to the next, and stops at a bad one"))
 	d.line("")
 	d.say("The control plane is a real one: etcd, kube-apiserver, controller manager and scheduler, on this machine. " +
@@ -53,14 +51,13 @@ func (d *demo) onFleet(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if d.shell {
+	if d.shell && d.last {
 		d.line("")
 		d.say("The cluster is yours; the demo cleans up when this shell exits.")
 		if err := interactive(d.command(context.Background(), "bash -i")); err != nil {
 			return err
 		}
 	}
-	d.next(time.Since(d.started))
 	return nil
 }
 
@@ -79,7 +76,7 @@ func (d *demo) raise(ctx context.Context) (*fleet.Fleet, error) {
 	base, err := lab.Prepare(ctx, "", slow)
 	var kubebox string
 	if err == nil {
-		kubebox, err = cluster.Kubebox(ctx, slow)
+		kubebox, err = d.kubebox.wait(slow)
 	}
 	var f *fleet.Fleet
 	if err == nil {

@@ -24,7 +24,6 @@ const verdictTimeout = time.Minute
 
 // onHost is the demo on a host that really boots.
 func (d *demo) onHost(ctx context.Context) (err error) {
-	d.show = newShow(os.Stdout, 7)
 	d.line(d.style("1", "Noderefit: a node goes from one whole configuration to the next, and comes back from a bad one"))
 	d.line("")
 	d.say("The node is a real ostree host: Debian as an ostree deployment, booted with systemd in a container on this " +
@@ -50,16 +49,12 @@ func (d *demo) onHost(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if d.shell {
+	if d.shell && d.last {
 		if err := h.prompt(); err != nil {
 			return err
 		}
 	}
-	if err := n.Close(); err != nil {
-		return err
-	}
-	d.next(time.Since(d.started))
-	return nil
+	return n.Close()
 }
 
 func (d *demo) boot(ctx context.Context) (*node.Node, error) {

@@ -3,9 +3,9 @@
 // Command demo shows, on this machine and with no cluster needed beforehand, what happens to nodes that get a new
 // configuration: a good one, and a bad one.
 //
-// As root it raises a cluster whose nodes are real ostree hosts (test/lab/fleet) and drives it with the commands that
-// people type; with -host it shows one such host from within (test/lab). Otherwise it does what can be done in a
-// directory, and says what that leaves out.
+// It has three parts: a directory (seconds, no root), one real ostree host (test/lab), and a cluster whose nodes are
+// such hosts (test/lab/fleet), driven by the commands that people type. The control plane of the third part is compiled
+// while the first two are shown. Without root the demo shows the directory, and says what that leaves out.
 package main
 
 import (
@@ -18,27 +18,35 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/lab/cluster"
 )
 
 type options struct {
 	bin   string // the directory of the built binaries
-	host  bool   // show one host from within, without a cluster
-	tree  bool   // use a directory although a host would do
+	parts string // names of the parts to show, separated by commas
 	shell bool   // end with a shell on what was made
 }
 
 func main() {
 	var o options
+	only := func(part string) func(string) error {
+		return func(string) error {
+			o.parts = strings.TrimPrefix(o.parts+","+part, ",")
+			return nil
+		}
+	}
 	flag.StringVar(&o.bin, "bin", "", "directory with the binaries (default: bin of the repository)")
-	flag.BoolVar(&o.host, "host", false, "show one host from within, without a cluster")
-	flag.BoolVar(&o.tree, "tree", false, "show what works on a directory, as without root")
-	flag.BoolVar(&o.shell, "shell", false, "end with a shell on the cluster or host, and clean up when it exits")
+	for _, p := range parts {
+		flag.BoolFunc(p.name, "show "+p.title+" alone: "+p.takes, only(p.name))
+	}
+	flag.BoolVar(&o.shell, "shell", false, "end with a shell on the last cluster or host, and clean up when it exits")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "error: unexpected argument %q\n", flag.Arg(0))
@@ -58,32 +66,88 @@ func main() {
 	}
 }
 
-// demo is what both ways of showing have in common.
+// part is a part of the demo.
+type part struct {
+	name, title, takes string
+	acts               int
+	lab                bool // the part needs a machine that can run hosts
+	run                func(*demo, context.Context) error
+}
+
+var parts = []part{
+	{"tree", "a directory", "3 seconds, without root", 7, false, (*demo).onTree},
+	{"host", "one host from within", "30 seconds, as root", 7, true, (*demo).onHost},
+	{"pool", "a pool of nodes in a cluster", "a minute or two, as root", 6, true, (*demo).onFleet},
+}
+
+// chosen returns the parts of these names, all where there is no name.
+func chosen(names string) []part {
+	if names == "" {
+		return parts
+	}
+	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool {
+		return !slices.Contains(strings.Split(names, ","), p.name)
+	})
+}
+
+// demo is what the parts have in common.
 type demo struct {
 	*show
 	options
-	repo string // commands are typed here
-	work string // documents and results; removed at the end
-	env  []string
+	began   time.Time
+	repo    string // commands are typed here
+	work    string // documents and results of one part; removed at its end
+	env     []string
+	last    bool // no part follows
+	missing error
+	kubebox *background // nil where no part needs a control plane
 }
 
 func run(ctx context.Context, o options) (err error) {
-	d := &demo{options: o}
-	if d.repo, err = repository(); err != nil {
+	d := &demo{options: o, began: time.Now()}
+	if d.repo, err = lab.Repository(); err != nil {
 		return err
 	}
 	if d.bin == "" {
 		d.bin = "bin"
 	}
 	for _, name := range []string{"kubectl-refit", "machine-config-controller", agent.Program, agent.RunProgram} {
-		at := filepath.Join(d.bin, name)
-		if !filepath.IsAbs(at) {
-			at = filepath.Join(d.repo, at)
-		}
-		if _, err := os.Stat(at); err != nil {
+		if _, err := os.Stat(filepath.Join(d.absolute(d.bin), name)); err != nil {
 			return fmt.Errorf("looking for the binaries: %w; make build makes them", err)
 		}
 	}
+	show := chosen(o.parts)
+	// What the parts of a machine without a lab would wait for is not begun there.
+	if slices.ContainsFunc(show, func(p part) bool { return p.name == "pool" }) && os.Geteuid() == 0 {
+		d.kubebox = begin(ctx, cluster.Kubebox)
+		defer d.kubebox.end()
+	}
+	for i, p := range show {
+		if p.lab {
+			if d.missing = ready(ctx); d.missing != nil && i > 0 {
+				d.line("")
+				d.say("This machine cannot show more: " + d.missing.Error() + ".")
+				d.next(time.Since(d.began))
+				return nil
+			}
+			if d.missing != nil {
+				return fmt.Errorf("%w; go run ./test/demo -tree shows what works on a directory", d.missing)
+			}
+		}
+		d.last = i == len(show)-1
+		if len(show) > 1 && i > 0 {
+			fmt.Fprintf(os.Stdout, "\n\n")
+		}
+		if err := d.part(ctx, p, i+1, len(show)); err != nil {
+			return err
+		}
+	}
+	d.next(time.Since(d.began))
+	return nil
+}
+
+// part shows one part in a directory of its own.
+func (d *demo) part(ctx context.Context, p part, number, of int) (err error) {
 	if d.work, err = os.MkdirTemp("", "noderefit-demo-"); err != nil {
 		return fmt.Errorf("making a directory for the demo: %w", err)
 	}
@@ -92,21 +156,12 @@ func run(ctx context.Context, o options) (err error) {
 	if err := os.Chmod(d.work, 0o755); err != nil {
 		return err
 	}
-
-	why := errors.New("it was asked for with -tree")
-	if !o.tree {
-		why = ready(ctx)
+	d.show = newShow(os.Stdout, p.acts)
+	if of > 1 {
+		d.line(d.style("1", fmt.Sprintf("Part %d of %d: %s (%s)", number, of, p.title, p.takes)))
+		d.line("")
 	}
-	switch {
-	case why == nil && o.host:
-		return d.onHost(ctx)
-	case why == nil:
-		return d.onFleet(ctx)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return d.onTree(ctx, why)
+	return p.run(d, ctx)
 }
 
 // ready makes this machine able to run a host, or says why it can't be.
@@ -117,22 +172,6 @@ func ready(ctx context.Context) error {
 		}
 	}
 	return lab.Available()
-}
-
-// repository is the directory above the present one that has the module.
-func repository() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for ; ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "test/demo/documents")); err == nil {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("looking for test/demo/documents: run the demo inside the repository")
-		}
-	}
 }
 
 // where shows what $W is in the commands.
@@ -213,7 +252,7 @@ func (d *demo) next(took time.Duration) {
 	d.line(d.style("1", done) + " Where to look next:")
 	for _, l := range []string{
 		"test/demo/                   what was applied, to change and to try again",
-		"go run ./test/demo -host     one node from within: plan, switch, verdict, way back",
+		"go run ./test/demo -host     one part alone: -tree, -host or -pool",
 		"docs/concepts.md             plan, switch, verdict, quarantine in a few minutes",
 		"docs/commands.md             each command, exit code and JSON document",
 		"docs/coming-from-the-mco.md  what stays the same for who knows the machine-config-operator",

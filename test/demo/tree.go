@@ -8,18 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
-// onTree is the demo on a directory that looks like a host; why is why there is no better one.
-func (d *demo) onTree(ctx context.Context, why error) error {
-	d.show = newShow(os.Stdout, 7)
+// onTree is the demo on a directory that looks like a host.
+func (d *demo) onTree(ctx context.Context) error {
 	d.line(d.style("1", "Noderefit: a node goes from one whole configuration to the next"))
 	d.line("")
-	d.say("This is the small demo, on a directory that looks like a host. Why not a host: " + why.Error() + ".")
-	d.say("A directory does not boot and runs nothing. So the demo leaves out the reboot, kernel arguments, the proof " +
-		"after the boot, the return from a bad configuration by itself and its quarantine, and restarts of services. " +
-		"As root on Debian, make demo shows them on a host that boots.")
+	d.say("The node is a directory that looks like a host. It does not boot and runs nothing. So this part leaves out " +
+		"the reboot, kernel arguments, the proof after the boot, the return from a bad configuration by itself and its " +
+		"quarantine, and restarts of services. As root on Debian, make demo shows them on hosts that boot.")
 	d.say("$ is a prompt on this machine. Each line after it was really typed; long output is cut.")
 	d.where()
 
@@ -30,7 +27,6 @@ func (d *demo) onTree(ctx context.Context, why error) error {
 			return err
 		}
 	}
-	d.next(time.Since(d.started))
 	return nil
 }
 

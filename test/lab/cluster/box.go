@@ -56,12 +56,13 @@ var box = sync.OnceValues(func() (string, error) {
 
 // Kubebox returns the path of the program that contains all parts of the control plane. If the cache has no program of
 // the present sources, Kubebox builds one. The first build on a machine takes some minutes. log gets the output of the
-// go command.
+// go command, and every few seconds how far the build is.
 func Kubebox(ctx context.Context, log io.Writer) (string, error) {
-	dir, err := sourceDir()
+	root, err := lab.Repository()
 	if err != nil {
 		return "", err
 	}
+	dir := filepath.Join(root, "test/lab/cluster/kubebox")
 	key, version, err := recipe(dir)
 	if err != nil {
 		return "", fmt.Errorf("reading the sources of kubebox: %w", err)
@@ -89,24 +90,6 @@ func Kubebox(ctx context.Context, log io.Writer) (string, error) {
 		return "", fmt.Errorf("building kubebox: %w", err)
 	}
 	return path, nil
-}
-
-// sourceDir returns the directory of kubebox's module. It works from any directory below the root of the project.
-func sourceDir() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		source := filepath.Join(dir, "test/lab/cluster/kubebox")
-		if _, err := os.Stat(filepath.Join(source, "go.mod")); err == nil {
-			return source, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("finding the sources of kubebox: the working directory is not in the project")
-		}
-		dir = filepath.Dir(dir)
-	}
 }
 
 // release matches the Kubernetes version in a go.mod.
@@ -143,13 +126,18 @@ func build(ctx context.Context, dir, path string, version []string, log io.Write
 	const variables = "k8s.io/component-base/version."
 	ldflags := fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s"+
 		" -X %[1]sgitTreeState=clean", variables, version[1], version[2], version[3])
-	args := slices.Concat([]string{"-C", dir, "build"}, buildFlags,
+	most, err := packages(ctx, dir, log)
+	if err != nil {
+		return err
+	}
+	args := slices.Concat([]string{"-C", dir, "build", "-v"}, buildFlags,
 		[]string{"-ldflags", ldflags, "-o", path + ".new", "."})
 	cmd := exec.CommandContext(ctx, "go", args...)
 	// Without cgo the program runs on any host, with any libraries. The cache of the go command also has the packages
 	// built without cgo.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stdout, cmd.Stderr = log, log
+	progress := newCompiling(log, most)
+	cmd.Stdout, cmd.Stderr = progress, progress
 	if err := cmd.Run(); err != nil {
 		return err
 	}

@@ -105,6 +105,9 @@ func (n *Node) KillAgent(ctx context.Context) error {
 	return err
 }
 
+// Use has the agents and controllers that are started from now on be those of another directory of programs.
+func (f *Fleet) Use(bin string) { f.options.Bin = bin }
+
 // Controller is a machine-config-controller that is started again when it ends, like a Deployment's pod. A controller
 // ends when it loses its lease.
 type Controller struct {
@@ -127,14 +130,15 @@ func (f *Fleet) StartController(ctx context.Context) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
+	program := filepath.Join(f.options.Bin, "machine-config-controller")
 	running, stop := context.WithCancel(context.Background())
 	c := &Controller{stop: stop, ended: make(chan struct{}), log: path}
 	go func() {
 		defer close(c.ended)
 		defer log.Close()
 		for running.Err() == nil {
-			cmd := exec.Command(filepath.Join(f.options.Bin, "machine-config-controller"), "run",
-				"--kubeconfig", kubeconfig, "--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=0")
+			cmd := exec.Command(program, "run", "--kubeconfig", kubeconfig, "--metrics-bind-address=127.0.0.1:0",
+				"--health-probe-bind-address=0")
 			cmd.Stdout, cmd.Stderr = log, log
 			child, err := cluster.StartChild(cmd)
 			if err == nil {

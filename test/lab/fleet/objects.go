@@ -36,6 +36,11 @@ func (f *Fleet) Apply(ctx context.Context, manifests string) error {
 // WorkerFile returns a MachineConfig for workers with a file of its name in /etc. Without a policy the file needs a
 // drain and a reboot.
 func WorkerFile(name, text string) string {
+	return WorkerFileAt(name, "/etc/"+name+".conf", 0o644, text)
+}
+
+// WorkerFileAt returns a MachineConfig for workers with one file. The text is as in a data URL.
+func WorkerFileAt(name, path string, mode int, text string) string {
 	return fmt.Sprintf(`apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
 metadata:
@@ -48,12 +53,12 @@ spec:
       version: 3.2.0
     storage:
       files:
-      - path: /etc/%[1]s.conf
-        mode: 420
+      - path: %s
+        mode: %d
         overwrite: true
         contents:
-          source: data:,%[2]s
-`, name, text)
+          source: data:,%s
+`, name, path, mode, text)
 }
 
 // Pool makes or changes a pool whose nodes have the label of its role.

@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,7 +26,7 @@ const module = "github.com/noderefit/noderefit"
 // path of a copy in dir. Flags are further ones of go build.
 func Build(ctx context.Context, dir, folder string, flags ...string) (string, error) {
 	flags = slices.Concat([]string{"-trimpath", "-buildvcs=false", "-ldflags=-s -w"}, flags)
-	root, err := repository()
+	root, err := lab.Repository()
 	if err != nil {
 		return "", err
 	}
@@ -63,7 +62,7 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 
 // All builds all programs of cmd/ into dir.
 func All(ctx context.Context, dir string) error {
-	root, err := repository()
+	root, err := lab.Repository()
 	if err != nil {
 		return err
 	}
@@ -89,21 +88,4 @@ func install(ctx context.Context, from, to string) error {
 		return fmt.Errorf("copying %s: %w: %s", from, err, text)
 	}
 	return nil
-}
-
-// repository finds this module above the working directory.
-func repository() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for ; ; dir = filepath.Dir(dir) {
-		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && strings.HasPrefix(string(text), "module "+module+"\n") {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("looking for the module " + module + ": the working directory is not below it")
-		}
-	}
 }
