@@ -76,11 +76,12 @@ spec:
 	for _, o := range objects {
 		l.becomes(o.GetKind(), o.GetName(), kstatus.CurrentStatus)
 	}
-	l.until("the pool has what was made of the KubeletConfig and the ContainerRuntimeConfig", func() (bool, any) {
+	l.until("the pool has what was made of all objects, each by its own controller in its own time", func() (bool, any) {
 		sources, _, err := unstructured.NestedSlice(l.get("MachineConfigPool", "infra").Object, "spec", "configuration", "source")
 		l.must(err)
 		text := fmt.Sprint(sources)
-		return strings.Contains(text, "-kubelet") && strings.Contains(text, "-containerruntime"), text
+		made := func(suffix string) bool { return strings.Contains(text, "-generated-"+suffix) }
+		return made("kubelet") && made("containerruntime") && made("registries"), text
 	})
 	l.becomes("MachineConfigPool", "infra", kstatus.CurrentStatus)
 	before := l.versions(objects)
