@@ -38,8 +38,8 @@ func TestRollouts(t *testing.T) {
 		{"an agent that is killed all the time finishes with one boot", agentKilled},
 		{"an API server that goes away in every phase delays, and no more", withoutAPI},
 		{"controllers that are replaced midway lose and repeat nothing", leaderChanges},
-		{"a node that is deleted midway comes back and is finished", deletedMidway},
 		{"controllers and agents one minor version apart finish what the others began", versionsApart},
+		{"a node that is deleted midway comes back and is finished", deletedMidway},
 	} {
 		ok := t.Run(scenario.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the scenario takes too long"))

@@ -26,7 +26,8 @@ type release struct{ version, dir string }
 // released builds the programs of a version, beside the plugin of this run.
 func released(ctx context.Context, t *testing.T, version string) release {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Join(bin, version) // what runs from there goes on when the scenario is over
+	must(t, os.Mkdir(dir, 0o755))
 	for _, name := range []string{"machine-config-controller", "machine-config-daemon", agent.RunProgram} {
 		_, err := programs.Build(ctx, dir, "cmd/"+name, "-ldflags=-s -w -X main.version="+version)
 		must(t, err)
