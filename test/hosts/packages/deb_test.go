@@ -219,6 +219,12 @@ const (
 	keptPath   = "/var/lib/machine-config-daemon/bin/machine-config-daemon"
 )
 
+// replaced is a script that puts another program in the place of a program. The agent can be running the one that is
+// there, and nobody can write to the file of a running program.
+func replaced(program, text string) string {
+	return "rm " + program + " && printf '" + text + "' >" + program + " && chmod 0755 " + program
+}
+
 // removeUnknown tries to remove the agent where nobody can tell whether an update is under way.
 func removeUnknown(h debHost) {
 	h.Helper()
@@ -228,8 +234,8 @@ func removeUnknown(h debHost) {
 		{"a damaged record", `printf '{"version":1' >` + recordPath, "the boot record can't be used"},
 		{"an empty record", ": >" + recordPath, "the boot record can't be used"},
 		{"a record that is a directory", "rm " + recordPath + " && mkdir " + recordPath, "the boot record can't be used"},
-		{"a status that fails", `printf '#!/bin/sh\necho no bus >&2; exit 1\n' >` + program, "no bus"},
-		{"a status that says nothing", `printf '#!/bin/sh\n' >` + program, "machine-config-daemon status does not say"},
+		{"a status that fails", replaced(program, `#!/bin/sh\necho no bus >&2; exit 1\n`), "no bus"},
+		{"a status that says nothing", replaced(program, `#!/bin/sh\n`), "machine-config-daemon status does not say"},
 		{"no program", "rm " + program, "is not there"},
 	} {
 		h.does(test.spoil)
@@ -237,7 +243,7 @@ func removeUnknown(h debHost) {
 			h.fails(test.says, "dpkg "+how+" noderefit-agent")
 		}
 		h.fails("mv boot.json transactions aside/", "dpkg -r noderefit-agent")
-		h.does(`rm -rf `+recordPath+` && cp -a /var/tmp/record `+recordPath+` && cp -a /var/tmp/program `+program+`
+		h.does(`rm -rf `+recordPath+` && cp -a /var/tmp/record `+recordPath+` && cp -a --remove-destination /var/tmp/program `+program+`
 test "$(dpkg-query -W -f '${db:Status-Status}' noderefit-agent)" = installed || { echo "$1: the package is gone" >&2; exit 1; }
 systemctl is-enabled machine-config-daemon.service`, test.what)
 	}
@@ -255,7 +261,7 @@ func purgeKeeps(h debHost, pending []byte) {
 		{"cp /var/tmp/pending " + recordPath, "configuration rebooting is pending"},
 		{`printf '{"version":1' >` + recordPath, "the boot record can't be used"},
 		{"rm " + keptPath, "is not there"},
-		{`printf '#!/bin/sh\necho no bus >&2; exit 1\n' >` + keptPath, "no bus"},
+		{replaced(keptPath, `#!/bin/sh\necho no bus >&2; exit 1\n`), "no bus"},
 		{"systemd-run --unit=machine-config-daemon-apply --property=Type=exec sleep 600", "machine-config-daemon-apply.service is at work"},
 		{"mkdir -p /var/lib/kubelet/pods/7/containers/machine-config-daemon", "a pod of the agent"},
 	} {
@@ -267,7 +273,7 @@ func purgeKeeps(h debHost, pending []byte) {
 		h.does(`test -d /var/lib/machine-config-daemon/transactions -a -e /etc/systemd/system/machine-config-daemon-recover.service
 systemctl stop machine-config-daemon-apply.service 2>/dev/null || true
 test ! -d /var/lib/kubelet/pods/7 || { cd /var/lib && rm -r kubelet/pods/7 && rmdir kubelet/pods; }
-cp -a /var/tmp/record ` + recordPath + ` && cp -a /var/tmp/program ` + keptPath)
+cp -a /var/tmp/record ` + recordPath + ` && cp -a --remove-destination /var/tmp/program ` + keptPath)
 	}
 }
 
