@@ -3,9 +3,12 @@
 package pods
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -15,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/support"
 	"github.com/noderefit/noderefit/test/lab/fleet"
 )
 
@@ -245,6 +249,40 @@ func habits(ctx context.Context, t *testing.T, s *scene) {
 		if err != nil || !strings.Contains(text, test.want) {
 			t.Errorf("%s: %q, %v, want %q", test.command, text, err, test.want)
 		}
+	}
+	collected(ctx, t, s)
+}
+
+// collected has everything about the hosts in one archive, but no contents of their files.
+func collected(ctx context.Context, t *testing.T, s *scene) {
+	t.Helper()
+	c, err := support.Connect(s.Config, support.Options{Plugin: "v1", Namespace: api.Namespace})
+	must(t, err)
+	var archive bytes.Buffer
+	entries, err := c.Collect(ctx, &archive, support.Selection{Nodes: []string{"w0"}, Limit: 64 << 20})
+	must(t, err)
+	notes := map[string]string{}
+	for _, e := range entries {
+		notes[e.Name] = fmt.Sprintf("%d bytes; %s", e.Bytes, e.Note)
+	}
+	zipped, err := gzip.NewReader(&archive)
+	must(t, err)
+	tar, err := io.ReadAll(zipped)
+	must(t, err)
+	text := string(tar)
+	for _, want := range []string{"hosts/w0/status.json", "hosts/w0/journal.txt", "hosts/w0/failed-units.txt",
+		"/machine-config-daemon.log", "\"committed\": ", "systemd[1]: ", "\"msg\":\"running\""} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the archive lacks %q: %v", want, notes)
+		}
+	}
+	for name, note := range notes {
+		if strings.HasPrefix(name, "hosts/") && !strings.HasSuffix(note, "; ") || strings.HasPrefix(name, "hosts/w1") {
+			t.Errorf("%s: %s", name, note)
+		}
+	}
+	if strings.Contains(text, "data:,first") {
+		t.Error("the archive has the contents of a file")
 	}
 }
 
