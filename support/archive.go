@@ -149,6 +149,6 @@ func listing(entries []Entry, now time.Time) []byte {
 		}
 		fmt.Fprintln(w, strings.TrimRight(strings.Join([]string{e.Name, size, e.Note}, "\t"), "\t"))
 	}
-	w.Flush() // to memory
+	_ = w.Flush() // to memory
 	return b.Bytes()
 }

@@ -74,7 +74,7 @@ func (o *options) collect(cmd *cobra.Command, s support.Selection, file string) 
 	if err != nil {
 		return fmt.Errorf("writing the archive: %w", err)
 	}
-	defer os.Remove(out.Name()) // gone already where all went well
+	defer func() { _ = os.Remove(out.Name()) }() // gone already where all went well
 	entries, err := cluster.Collect(cmd.Context(), out, s, o.judgements(cmd)...)
 	if err = errors.Join(err, out.Close()); err != nil {
 		return err
