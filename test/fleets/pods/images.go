@@ -124,6 +124,30 @@ func (i *Images) Build(ctx context.Context, version string, names ...string) err
 	return nil
 }
 
+// Release builds what of a release this machine can use, and publishes it in the registry. It returns the folder with the
+// archives. People's documents are left out: they take a minute, and no program needs them.
+func (i *Images) Release(ctx context.Context, version string) (string, error) {
+	out, manuals := filepath.Join(i.dir, "dist-"+version), filepath.Join(i.dir, "manuals")
+	for _, dir := range []string{"man", "completions"} {
+		if err := os.MkdirAll(filepath.Join(manuals, dir), 0o755); err != nil {
+			return "", err
+		}
+	}
+	platform := "linux/" + runtime.GOARCH
+	for _, argv := range [][]string{
+		{"packaging/release.sh", "programs", "chart", "images"},
+		{"packaging/publish.sh", out},
+	} {
+		cmd := exec.CommandContext(ctx, filepath.Join(i.repository, argv[0]), argv[1:]...)
+		cmd.Env = append(os.Environ(), "VERSION="+version, "OUT="+out, "REGISTRY="+i.Address+"/noderefit",
+			"PLATFORMS="+platform, "PLUGIN_PLATFORMS="+platform, "MANUALS="+manuals)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("running %s for %s: %w: %s", argv[0], version, err, text)
+		}
+	}
+	return out, nil
+}
+
 // addPod puts the image Pod into the registry.
 func (i *Images) addPod(ctx context.Context) error {
 	program, err := programs.Build(ctx, i.dir, "test/fleets/pods/pod")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/installation"
+	"github.com/noderefit/noderefit/test/lab/fleet"
 )
 
 // removed takes the agent from hosts after kubectl has removed the rest. Nothing comes after it.
@@ -39,9 +40,7 @@ func removed(ctx context.Context, t *testing.T, s *scene) {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	for _, name := range s.all() {
-		left, err := s.Node(name).Output(ctx, "sh", "-c", "find /etc/systemd /var/lib/machine-config-daemon "+
-			"/run/machine-config-daemon -name '*machine-config-daemon*' -o -name '*noderefit*' 2>/dev/null; "+
-			"systemctl list-units --all --no-legend 'machine-config-daemon*' 'noderefit*'; true")
+		left, err := s.Node(name).Output(ctx, "sh", "-c", traces)
 		if err != nil || strings.TrimSpace(left) != "" {
 			t.Errorf("%s has %s: %v", name, left, err)
 		}
@@ -49,15 +48,26 @@ func removed(ctx context.Context, t *testing.T, s *scene) {
 		if err != nil || kept == "" {
 			t.Errorf("%s lost its configuration: %q, %v", name, kept, err)
 		}
-		node, err := s.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		must(t, err)
-		for key := range node.Annotations {
-			if api.Owned(key) {
-				t.Errorf("Node %s still has %s", name, key)
-			}
+		unmarked(ctx, t, s.Fleet, name)
+	}
+}
+
+// traces prints what is left of the agent on a host.
+const traces = "find /etc/systemd /var/lib/machine-config-daemon /run/machine-config-daemon " +
+	"-name '*machine-config-daemon*' -o -name '*noderefit*' 2>/dev/null; " +
+	"systemctl list-units --all --no-legend 'machine-config-daemon*' 'noderefit*'; true"
+
+// unmarked wants a Node that serves and has nothing of ours.
+func unmarked(ctx context.Context, t *testing.T, f *fleet.Fleet, name string) {
+	t.Helper()
+	node, err := f.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	must(t, err)
+	for key := range node.Annotations {
+		if api.Owned(key) {
+			t.Errorf("Node %s still has %s", name, key)
 		}
-		if node.Spec.Unschedulable {
-			t.Errorf("Node %s is cordoned", name)
-		}
+	}
+	if node.Spec.Unschedulable {
+		t.Errorf("Node %s is cordoned", name)
 	}
 }

@@ -37,6 +37,9 @@ type Options struct {
 	Audit bool
 	// Pods, where set, makes the pods of the hosts containers: the agent and the controllers run as they are installed.
 	Pods *Pods
+	// Empty leaves all of ours out, the definitions of our kinds too: the cluster is one that nobody has installed
+	// Noderefit in.
+	Empty bool
 }
 
 // Pods are where the pods of a fleet come from.
@@ -89,7 +92,7 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 	group, booting := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		f.Cluster, err = cluster.Start(ctx, cluster.Options{Controllers: true, Scheduler: true, Kwok: true,
-			Audit: options.Audit})
+			Audit: options.Audit, NoCRDs: options.Empty})
 		return err
 	})
 	for i, name := range options.Hosts {
@@ -110,6 +113,9 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 		if err := f.AddNode(ctx, name, nil); err != nil {
 			return f, err
 		}
+	}
+	if options.Empty {
+		return f, nil
 	}
 	return f, f.install(ctx)
 }
