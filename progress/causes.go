@@ -347,14 +347,19 @@ func (p *poolReport) malformed() *Answer {
 			Do: "correct or delete the named object; the nodes stay as they are until then",
 		}
 	}
-	if c := p.isTrue(api.PoolRenderPending); c != nil && c.Reason == api.NoMachineConfigs {
+	c := p.isTrue(api.PoolRenderPending)
+	if p.unwritten() {
+		if len(p.Nodes) == 0 {
+			return nil // such a pool holds nothing up: an installation makes some, and they may stay so
+		}
 		return &Answer{
 			Verdict: RenderPending, Blocking: poolObject(p.Name), Since: c.LastTransitionTime.Time,
 			Because: "the pool has no MachineConfigs and never had any: " + c.Message,
 			Do: "create a MachineConfig with the labels that the pool's spec.machineConfigSelector asks for; until then " +
 				"nothing is changed on the nodes",
 		}
-	} else if c != nil && c.Reason != api.PartRefused {
+	}
+	if c != nil && c.Reason != api.PartRefused {
 		return &Answer{
 			Verdict: RenderPending, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)),
 			Since: c.LastTransitionTime.Time, Because: "the pool's configuration waits to be rendered: " + c.Message,
@@ -820,6 +825,12 @@ func (p *poolReport) isTrue(of mcfgv1.MachineConfigPoolConditionType) *mcfgv1.Ma
 		}
 	}
 	return nil
+}
+
+// unwritten reports whether the pool has no MachineConfigs, and never had any.
+func (p *poolReport) unwritten() bool {
+	c := p.isTrue(api.PoolRenderPending)
+	return c != nil && c.Reason == api.NoMachineConfigs
 }
 
 var objectInText = regexp.MustCompile(`\b([A-Z][A-Za-z]*Config|NodeHook)[/ ]([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)`)

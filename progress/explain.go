@@ -324,7 +324,8 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 	a := r.explainPool(p)
 	switch a.Verdict.meaning().end {
 	case arrives:
-		return p.Complete(), p.Complete()
+		done = p.Complete() || len(p.Nodes) == 0 && p.unwritten()
+		return done, done
 	case stops:
 		return false, a.Until.IsZero() // a person's hold may end by itself
 	case goesOn:

@@ -105,6 +105,13 @@ func (w *world) poolCondition(kind mcfgv1.MachineConfigPoolConditionType, messag
 	})
 }
 
+// unwritten leaves the pool without any MachineConfigs, as a new cluster's are.
+func (w *world) unwritten() {
+	w.poolCondition(api.PoolRenderPending, "no document matches (a=b)")
+	w.pool.Status.Conditions[0].Reason = api.NoMachineConfigs
+	w.pool.Spec.Configuration.Name = ""
+}
+
 func notReadyNow(n *corev1.Node) {
 	n.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status.",
@@ -204,11 +211,7 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.pool.Status.Conditions[0].Reason = api.PartRefused
 			w.pool.Spec.Paused = true
 		}, "a", explanation{Paused, "MachineConfigPool worker", never, []string{"paused"}, "kubectl refit resume worker"}},
-		"no MachineConfigs yet": {func(w *world) {
-			w.poolCondition(api.PoolRenderPending, "no document matches (a=b)")
-			w.pool.Status.Conditions[0].Reason = api.NoMachineConfigs
-			w.pool.Spec.Configuration.Name = ""
-		}, "a", explanation{RenderPending, "MachineConfigPool worker", 0, []string{"never had any", "a=b"},
+		"no MachineConfigs yet": {(*world).unwritten, "a", explanation{RenderPending, "MachineConfigPool worker", 0, []string{"never had any", "a=b"},
 			"create a MachineConfig"}},
 		"up to date with what is no longer wanted": {func(w *world) {
 			w.at(w.a, renderedB, renderedB, api.Done, "")
@@ -423,6 +426,12 @@ func TestAPoolSaysWhatItsWorstNodeSaysUnlessItIsStoppedItself(t *testing.T) {
 			w.b.Annotations[api.CordonKey] = "{"
 		}, explanation{Paused, "MachineConfigPool worker", never, nil, "resume"}, false, true},
 		"no nodes": {func(w *world) { w.Nodes = nil }, explanation{NoNodes, "", never, nil, "label"}, true, true},
+		"no nodes, and no MachineConfigs yet": {func(w *world) {
+			w.Nodes = nil
+			w.unwritten()
+		}, explanation{NoNodes, "", never, nil, "label"}, true, true},
+		"no MachineConfigs yet": {(*world).unwritten,
+			explanation{RenderPending, "MachineConfigPool worker", 0, []string{"never had any"}, "create a MachineConfig"}, false, false},
 		"nothing but a conflict": {func(w *world) {
 			w.Pools = append(w.Pools, *w.pool.DeepCopy())
 			w.Pools[0].Name, w.Pools[1].Name = "worker2", "worker"

@@ -387,9 +387,10 @@ func (f *follower) print(r *progress.Report, now time.Time) {
 func (f *follower) printPool(r *progress.Report, p progress.Pool, now time.Time) {
 	was, known := f.pools[p.Name]
 	is := poolMark{target: p.Target, since: was.since, verdict: was.verdict, hold: was.hold}
+	a, _ := r.ExplainPool(p.Name)
 	if known && was.target != is.target || !known {
 		is.since = now
-		f.line(now, r, p.Name, "", "Target", "", cmp.Or(p.Target, "none was rendered yet"))
+		f.line(now, r, p.Name, "", "Target", "", cmp.Or(p.Target, "none was rendered yet: "+a.Because))
 	}
 	if p.Paused {
 		is.waits = "paused"

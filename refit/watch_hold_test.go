@@ -7,6 +7,10 @@ import (
 	"testing"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -32,6 +36,34 @@ func TestEveryHoldOfAPoolIsALineInAPipe(t *testing.T) {
 		f.print(heldAt(hold, nil), noon.Add(time.Duration(i)*time.Minute))
 	}
 	golden(t, "held.txt", out.String()) // as docs/kubectl-refit.md has it
+}
+
+// A pool that nobody has written a configuration for says so, and does not keep the watch of all pools from its end
+// unless the pool has nodes.
+func TestAPoolWithoutMachineConfigsSaysSo(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []bool{true, false} {
+		v := twelve()
+		v.Pools, v.Nodes = v.Pools[2:], v.Nodes[len(v.Nodes)-3:]
+		if !nodes {
+			v.Nodes = nil
+		}
+		v.Pools[0].Spec.Configuration.Name, v.Pools[0].Spec.Paused = "", false
+		v.Pools[0].Status.Conditions = []mcfgv1.MachineConfigPoolCondition{{
+			Type: api.PoolRenderPending, Status: corev1.ConditionTrue, Reason: api.NoMachineConfigs, Message: "no document matches",
+		}}
+		r := progress.NewReport(v)
+		var out strings.Builder
+		f := &follower{out: &out, pools: map[string]poolMark{}, nodes: map[string]nodeMark{}, worked: map[string]bool{}}
+		f.print(r, noon)
+		want := map[bool]string{true: "the pool has no MachineConfigs and never had any", false: "no node matches"}[nodes]
+		if got := out.String(); !strings.Contains(got, "none was rendered yet: "+want) {
+			t.Errorf("%q lacks %q", got, want)
+		}
+		if _, ended := f.atEnd(r, noon); ended == nodes {
+			t.Errorf("with nodes %t: ended is %t", nodes, ended)
+		}
+	}
 }
 
 func TestTheEndOfAHoldComesFirstInAPicture(t *testing.T) {
