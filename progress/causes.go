@@ -539,7 +539,8 @@ func (r *Report) noDaemon(n *nodeReport) *Answer {
 			}
 		}
 	}
-	if r.view.States != nil && n.state == nil {
+	// A daemon first reports when its node is offered a configuration: before, it has nothing to say.
+	if r.view.States != nil && n.state == nil && n.Desired != "" {
 		return &Answer{
 			Verdict: NoDaemon, Blocking: cmp.Or(r.daemon(n), workload),
 			Because: "the daemon has never reported from the node: the node has no MachineConfigNode",

@@ -302,6 +302,16 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 		"daemon that never spoke": {func(w *world) { delete(w.States, "a") }, "a",
 			explanation{NoDaemon, "Pod " + api.Namespace + "/daemon-a", never, []string{"no MachineConfigNode"},
 				"logs daemon-a"}},
+		"daemon that has nothing to report yet": {func(w *world) {
+			w.unwritten()
+			delete(w.States, "a")
+			w.a.Annotations = nil
+		}, "a", explanation{RenderPending, "MachineConfigPool worker", 0, []string{"never had any"}, "create a MachineConfig"}},
+		"daemon that has nothing to report before its turn": {func(w *world) {
+			w.moving(w.b, mcfgv1.MachineConfigNodeUpdateFilesAndOS)
+			delete(w.States, "a")
+			w.a.Annotations = nil
+		}, "a", explanation{WaitsForTurn, "Node b", 0, []string{"b (applying)"}, "kubectl refit explain node/b"}},
 		"daemon that has not noticed": {func(w *world) {
 			w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared)
 			w.States["a"].Spec.ConfigVersion.Desired = renderedA
