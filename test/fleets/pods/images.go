@@ -124,8 +124,8 @@ func (i *Images) Build(ctx context.Context, version string, names ...string) err
 	return nil
 }
 
-// Release builds what of a release this machine can use, and publishes it in the registry. It returns the folder with the
-// archives. People's documents are left out: they take a minute, and no program needs them.
+// Release builds what of a release this machine can use, and publishes it in the registry. It returns the folder with
+// the archives. The manual pages are left out: they take a minute, and no program needs them.
 func (i *Images) Release(ctx context.Context, version string) (string, error) {
 	out, manuals := filepath.Join(i.dir, "dist-"+version), filepath.Join(i.dir, "manuals")
 	for _, dir := range []string{"man", "completions"} {

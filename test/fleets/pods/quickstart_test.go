@@ -134,27 +134,42 @@ func (r *reader) follow(ctx context.Context, t *testing.T, c *transcript.Command
 	}
 }
 
-// ends matches what watch says of an end, and has the rest of the line in a group.
-var ends = regexp.MustCompile(`^TIME (\S+ \S+ \S+ (?:Updated|RolledBack|Quarantined)(?: .*)?|error: .*)$`)
-
-// took matches how long a phase took, and which one was seen last.
-var took = regexp.MustCompile(` \(.* took .*\)`)
+var (
+	// ends matches what watch says of an end, and has the rest of the line in a group.
+	ends = regexp.MustCompile(`^TIME (\S+ \S+ \S+ (?:Updated|RolledBack|Quarantined)(?: .*)?|error: .*)$`)
+	// took matches how long a phase took, and which one was seen last.
+	took = regexp.MustCompile(` \(.* took .*\)`)
+	// which matches a node: which one is the first of a pool follows from where the controllers run.
+	which = regexp.MustCompile(`\bworker-\d\b`)
+	// waits matches what an installation waits for.
+	waits = regexp.MustCompile(`^ (\S+ \S+: (\d+ of \d+ (nodes )?are ready|it is being removed)|the pods of|hosts:)`)
+	// moment matches what a check says of agents and pools, which in a rollout is a matter of the moment.
+	moment = regexp.MustCompile(`^( .*|\S (agents|pools|alerts) .*|Noderefit works.*|.* failed, .*)$`)
+	digits = regexp.MustCompile(`\d+`)
+)
 
 // lasting returns what of an output is the same each time. Of watch these are the ends alone: which phases it sees is a
 // matter of the moment, and so is what an upgrade waits for.
 func lasting(command, output string) []string {
-	lines := strings.Split(transcript.Masked(output), "\n")
-	switch {
-	case strings.HasPrefix(command, "kubectl refit watch"):
+	lines := strings.Split(which.ReplaceAllString(transcript.Masked(output), "worker-N"), "\n")
+	lines = slices.DeleteFunc(lines, waits.MatchString)
+	verb, _, _ := strings.Cut(strings.TrimPrefix(command, "kubectl refit "), " ")
+	switch verb {
+	case "watch":
 		var out []string
 		for _, line := range lines {
 			if end := ends.FindStringSubmatch(line); end != nil {
 				out = append(out, took.ReplaceAllString(end[1], ""))
 			}
 		}
-		return out
-	case command == "kubectl refit upgrade":
-		return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, " ") })
+		lines = out
+		slices.Sort(lines)
+	case "status":
+		slices.Sort(lines)
+	case "upgrade":
+		lines = slices.DeleteFunc(lines, moment.MatchString)
+	case "collect":
+		lines = strings.Split(digits.ReplaceAllString(lines[0], "N"), "\n")
 	}
 	return lines
 }
