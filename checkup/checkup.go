@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -80,11 +81,13 @@ type Result struct {
 	Findings []Finding `json:"findings"`
 }
 
-// documentVersion is the version of the JSON. It changes when a field goes or means something else.
+// documentVersion is the version in documents whose readers know them by a number. It changes with api.DocumentVersion.
 const documentVersion = 1
 
 // Document is the outcome of all checks, and its JSON.
 type Document struct {
+	api.Header
+
 	Version  int      `json:"version"`
 	Pre      bool     `json:"pre"`
 	Severity Severity `json:"severity"`
@@ -125,7 +128,7 @@ var checks = []check{
 
 // judge makes all checks for which the facts were read.
 func judge(f *facts) Document {
-	doc := Document{Version: documentVersion, Pre: f.pre, Severity: OK, Checks: []Result{}}
+	doc := Document{Header: api.NewHeader("Check"), Version: documentVersion, Pre: f.pre, Severity: OK, Checks: []Result{}}
 	for _, c := range checks {
 		if f.pre && !c.pre || !f.pre && !c.after {
 			continue

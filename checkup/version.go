@@ -21,6 +21,8 @@ import (
 // Versions are the versions of the parts of an installation, and their JSON. A version is empty where the plugin cannot
 // tell it.
 type Versions struct {
+	api.Header
+
 	Version int    `json:"version"`
 	Plugin  string `json:"plugin"`
 	// Server is the version of Kubernetes.
@@ -34,7 +36,9 @@ type Versions struct {
 }
 
 // PluginVersion is the version of the plugin alone.
-func PluginVersion(plugin string) Versions { return Versions{Version: documentVersion, Plugin: plugin} }
+func PluginVersion(plugin string) Versions {
+	return Versions{Header: api.NewHeader("Versions"), Version: documentVersion, Plugin: plugin}
+}
 
 // Versions reads the versions of all parts. What can't be read is missing, and in the error.
 func (c *Cluster) Versions(ctx context.Context) (Versions, error) {

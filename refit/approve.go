@@ -21,7 +21,7 @@ import (
 
 // Approved is the result of approve, and its JSON.
 type Approved struct {
-	Header
+	api.Header
 
 	Pool string `json:"pool"`
 	api.Approval
@@ -123,7 +123,7 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 		return Approved{}, fmt.Errorf("the nodes have staged %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
 	}
 	a := Approved{
-		Header: header("Approval"), Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
+		Header: api.NewHeader("Approval"), Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
 		Others: others,
 	}
 	for _, u := range s.Unable {

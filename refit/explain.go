@@ -19,7 +19,7 @@ import (
 
 // Explanation is the result of explain, and its JSON.
 type Explanation struct {
-	Header
+	api.Header
 	progress.Answer
 }
 
@@ -31,7 +31,7 @@ func (c *Cluster) Explain(ctx context.Context, name string) (Explanation, error)
 	}
 	a, err := c.explain(ctx, v, name)
 	a.Since, a.Until = a.Since.UTC(), a.Until.UTC()
-	return Explanation{header("Explanation"), a}, err
+	return Explanation{api.NewHeader("Explanation"), a}, err
 }
 
 // explain answers. Where the node is draining, it also asks what the drain waits for at this moment.

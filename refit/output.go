@@ -28,17 +28,6 @@ const (
 	Name     = "name"
 )
 
-// apiVersion is the version of all documents. Fields stay, and more may come.
-const apiVersion = "cli.noderefit.dev/v1"
-
-// Header names the version and the kind of a document.
-type Header struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-}
-
-func header(kind string) Header { return Header{apiVersion, kind} }
-
 // CheckFormat refuses an output format that is not allowed, and a template that cannot be read.
 func CheckFormat(format string, allowed []string) error {
 	if strings.HasPrefix(format, "jsonpath") && slices.Contains(allowed, JSONPath) {

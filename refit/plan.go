@@ -28,7 +28,7 @@ import (
 type (
 	// PlanDocument is the effect of a change on a pool, and its JSON.
 	PlanDocument struct {
-		Header
+		api.Header
 
 		Pool    string     `json:"pool"`
 		Current string     `json:"current"` // the pool's target now
@@ -117,7 +117,7 @@ func (p Proposal) Check() error {
 func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDocument, error) {
 	docs := &machineconfig.Documents{}
 	doc := &PlanDocument{
-		Header: header("Plan"), Pool: name, Groups: []planGroup{}, Budgets: []heldPod{}, Deleted: []string{},
+		Header: api.NewHeader("Plan"), Pool: name, Groups: []planGroup{}, Budgets: []heldPod{}, Deleted: []string{},
 		Notes: []string{}, Warnings: []string{}, strict: what.Strict,
 	}
 	if len(what.Files) > 0 {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -14,12 +15,12 @@ import (
 // holds no contents.
 func (c *Cluster) Diff(ctx context.Context, name string) (Difference, error) {
 	p, err := c.diff(ctx, name)
-	return Difference{header("Diff"), p}, err
+	return Difference{api.NewHeader("Diff"), p}, err
 }
 
 // Difference is the result of diff, and its JSON.
 type Difference struct {
-	Header
+	api.Header
 	*plan.Plan
 }
 

@@ -26,7 +26,7 @@ type Quarantines []quarantineRow
 
 // quarantineRow is one configuration that failed, and its JSON.
 type quarantineRow struct {
-	Header
+	api.Header
 
 	Pool string `json:"pool"`
 	api.Quarantine
@@ -77,14 +77,14 @@ func quarantines(r *progress.Report, only []string) (Quarantines, error) {
 	for _, p := range pools {
 		for _, q := range failed(p) {
 			rows = append(rows, quarantineRow{
-				Header: header("Quarantine"), Pool: p.Name, Quarantine: q,
+				Header: api.NewHeader("Quarantine"), Pool: p.Name, Quarantine: q,
 				Present: api.SameContent(q.Config, p.Target) && p.Quarantine() != nil,
 			})
 		}
 		for _, l := range p.Lifts {
 			for _, f := range l.Failures {
 				rows = append(rows, quarantineRow{
-					Header: header("Quarantine"), Pool: p.Name,
+					Header: api.NewHeader("Quarantine"), Pool: p.Name,
 					Quarantine: api.Quarantine{Config: l.Config, Node: f.Node, Since: f.Since},
 					Lifted:     &liftedRow{By: l.By, Since: l.Since, Why: l.Why},
 				})

@@ -50,7 +50,7 @@ type (
 	}
 	// StatusDocument is the result of status about pools and nodes.
 	StatusDocument struct {
-		Header
+		api.Header
 
 		Pools []poolRow `json:"pools"`
 		Nodes []nodeRow `json:"nodes"`
@@ -79,7 +79,7 @@ func (c *Cluster) Status(ctx context.Context, q StatusQuestion) (StatusDocument,
 // makeStatus makes the status of a view.
 func makeStatus(v progress.View, policies []api.RolloutPolicy, q StatusQuestion, now time.Time,
 ) (StatusDocument, error) {
-	doc := StatusDocument{Header: header("Status"), Pools: []poolRow{}, Nodes: []nodeRow{}}
+	doc := StatusDocument{Header: api.NewHeader("Status"), Pools: []poolRow{}, Nodes: []nodeRow{}}
 	r := progress.NewReport(v)
 	pools, err := chosen(r, q.Pools)
 	if err != nil {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -230,9 +229,7 @@ func (o *simulateOptions) makeNodes(count int) ([]progress.Node, error) {
 }
 
 func writeLog(w io.Writer, log []pool.Entry, _ time.Time) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(log)
+	return cli.WriteJSON(w, pool.NewTimeline(log))
 }
 
 // mostNamed is how many nodes a line of the timeline names.

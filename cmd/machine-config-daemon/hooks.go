@@ -30,7 +30,7 @@ func hooksCommand() *cobra.Command {
 			for _, w := range list.Warnings {
 				fmt.Fprintln(os.Stderr, "warning:", w)
 			}
-			return o.show(list)
+			return o.show(host.NewHooksDocument(list))
 		},
 	}
 	o.flags(cmd)

@@ -59,6 +59,21 @@ type Entry struct {
 	Because string `json:"because,omitempty"`
 }
 
+// TimelineEntry is an Entry as programs get it.
+type TimelineEntry struct {
+	api.Header
+	Entry
+}
+
+// NewTimeline returns the entries of a rollout as programs get them.
+func NewTimeline(log []Entry) []TimelineEntry {
+	out := make([]TimelineEntry, len(log))
+	for i, e := range log {
+		out[i] = TimelineEntry{api.NewHeader("TimelineEntry"), e}
+	}
+	return out
+}
+
 // Simulate follows a rollout by the controller's own decisions. It ends when all nodes have arrived, or when nothing
 // more would happen. Each question of a gate is answered with yes.
 func Simulate(f Fleet) []Entry {
