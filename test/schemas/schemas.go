@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -39,6 +41,18 @@ func Check(output []byte) error {
 		if err := check(d); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// CheckPrinted is Check for a command with its arguments, if they ask for JSON and the command has printed any.
+func CheckPrinted(stdout string, args ...string) error {
+	i := slices.Index(args, "-o")
+	if i < 0 || i+1 == len(args) || args[i+1] != "json" || stdout == "" {
+		return nil
+	}
+	if err := Check([]byte(stdout)); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(args, " "), err)
 	}
 	return nil
 }

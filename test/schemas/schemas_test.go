@@ -180,3 +180,34 @@ func refine(t *testing.T, s *jsonschema.Schema, of reflect.Type) {
 
 // line returns a text on one line.
 func line(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+func TestADocumentThatIsNotAsItsSchemaSaysIsFound(t *testing.T) {
+	t.Parallel()
+	const good = `{"apiVersion":"cli.noderefit.dev/v1","kind":"HostHooks","hooks":[]}`
+	for name, c := range map[string]struct{ output, says string }{
+		"as it should be": {good, ""},
+		"a list":          {"[" + good + "," + good + "]", ""},
+		"an empty list":   {"[]", ""},
+		"no JSON":         {"error", "reading the output as JSON"},
+		"two documents":   {good + good, "reading the output as JSON"},
+		"no version":      {`{"kind":"HostHooks","hooks":[]}`, "apiVersion <nil>"},
+		"no kind":         {`{"apiVersion":"cli.noderefit.dev/v1","hooks":[]}`, `kind ""`},
+		"no such kind":    {`{"apiVersion":"cli.noderefit.dev/v1","kind":"Other"}`, "the schema of Other"},
+		"a missing field": {`{"apiVersion":"cli.noderefit.dev/v1","kind":"HostHooks"}`, "missing property 'hooks'"},
+		"no list but null": {
+			`{"apiVersion":"cli.noderefit.dev/v1","kind":"HostHooks","hooks":null}`, "got null, want array",
+		},
+		"a field too many": {
+			`{"apiVersion":"cli.noderefit.dev/v1","kind":"HostHooks","hooks":[],"more":1}`, "'more' not allowed",
+		},
+		"a field too many further in": {
+			`{"apiVersion":"cli.noderefit.dev/v1","kind":"HostHooks","hooks":[{"when":"a","path":"b","limit":"c","more":1}]}`,
+			"'more' not allowed",
+		},
+	} {
+		err := Check([]byte(c.output))
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, should say %q", name, err, c.says)
+		}
+	}
+}

@@ -5,6 +5,7 @@ package pool
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/lab/cluster"
+	"github.com/noderefit/noderefit/test/schemas"
 )
 
 const (
@@ -96,6 +98,9 @@ func (l *lab) refit(args ...string) string {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		l.t.Fatalf("kubectl refit %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	if err := schemas.CheckPrinted(string(out), args...); err != nil {
+		l.t.Error(err)
 	}
 	return string(out)
 }
@@ -473,7 +478,7 @@ func (l *lab) simulated(spec, most string, start time.Time, nodeTime time.Durati
 		l.t.Fatal(err)
 	}
 	var log []entry
-	if err := json.Unmarshal(out, &log); err != nil {
+	if err := errors.Join(schemas.Check(out), json.Unmarshal(out, &log)); err != nil {
 		l.t.Fatal(err)
 	}
 	return log

@@ -31,6 +31,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/test/lab/cluster"
 	"github.com/noderefit/noderefit/test/lab/programs"
+	"github.com/noderefit/noderefit/test/schemas"
 )
 
 var update = flag.Bool("update", false, "write what the program prints to testdata")
@@ -268,15 +269,23 @@ type result struct {
 func (l *lab) refit(args ...string) result {
 	l.t.Helper()
 	r, done := l.start(args...)
-	<-done
-	return *r
+	return l.ended(r, done, args)
 }
 
 // refitReading is the same with something on the standard input.
 func (l *lab) refitReading(stdin string, args ...string) result {
 	l.t.Helper()
 	r, done := l.startReading(strings.NewReader(stdin), args...)
+	return l.ended(r, done, args)
+}
+
+// ended waits for the end of the program, and holds the JSON that it has printed to its schema.
+func (l *lab) ended(r *result, done <-chan struct{}, args []string) result {
+	l.t.Helper()
 	<-done
+	if err := schemas.CheckPrinted(r.stdout, args...); err != nil {
+		l.t.Error(err)
+	}
 	return *r
 }
 

@@ -22,6 +22,8 @@ import (
 
 // resultDoc is what apply, recover and rollback print.
 type resultDoc struct {
+	APIVersion, Kind string
+
 	Plan     *planDoc
 	Status   statusDoc
 	Reboot   string

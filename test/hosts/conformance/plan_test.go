@@ -16,6 +16,7 @@ import (
 
 // planDoc is what plan -o json prints.
 type planDoc struct {
+	APIVersion, Kind string
 	Current, Desired string
 	Changes          []changeDoc
 	Actions          []actionDoc

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/test/lab/snapshot"
+	"github.com/noderefit/noderefit/test/schemas"
 )
 
 const daemon = "machine-config-daemon"
@@ -278,9 +279,13 @@ func (tr *tree) what(name string) string {
 	return fmt.Sprintf("something of mode %o", st.Mode)
 }
 
-// json decodes a command's one document and fails where there is more than that on standard output.
+// json decodes a command's one document and fails where there is more than that on standard output, or where it is not
+// as its schema says.
 func (r result) json(t *testing.T, v any) {
 	t.Helper()
+	if err := schemas.Check([]byte(r.stdout)); err != nil {
+		t.Error(err)
+	}
 	dec := json.NewDecoder(strings.NewReader(r.stdout))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
@@ -310,6 +315,8 @@ func (r result) is(t *testing.T, code int, says ...string) {
 
 // statusDoc is what status -o json prints.
 type statusDoc struct {
+	APIVersion, Kind string
+
 	Unreadable bool `json:"unreadable"`
 
 	Config struct{ Committed, Pending, Previous string }

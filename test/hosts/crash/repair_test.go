@@ -4,12 +4,14 @@ package crash
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"testing"
 
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/test/schemas"
 )
 
 // A repair decides nothing: the host has one configuration before and after. Cut at any point, it leaves less drift
@@ -65,7 +67,7 @@ func (f *fixture) drifts(t *testing.T, root string) []string {
 		t.Fatalf("verify: %s, %v", r, err)
 	}
 	var v host.Verification
-	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
+	if err := errors.Join(schemas.Check([]byte(r.stdout)), json.Unmarshal([]byte(r.stdout), &v)); err != nil {
 		t.Fatal(err)
 	}
 	var out []string

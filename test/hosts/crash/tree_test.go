@@ -17,6 +17,7 @@ import (
 
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab/snapshot"
+	"github.com/noderefit/noderefit/test/schemas"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -121,7 +122,7 @@ func (s *scenario) where(binary, root string) (*side, error) {
 		return at, fmt.Errorf("%w: %w", errLost, err)
 	}
 	status := host.Status{}
-	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil {
+	if err := errors.Join(schemas.Check([]byte(r.stdout)), json.Unmarshal([]byte(r.stdout), &status)); err != nil {
 		return at, fmt.Errorf("%w: status printed %q: %w", errLost, r.stdout, err)
 	}
 	if status.Config.Committed != at.config || status.Config.Pending != "" {

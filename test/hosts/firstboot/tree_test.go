@@ -15,6 +15,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/test/schemas"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -73,7 +74,7 @@ func firstboot(t *testing.T, root string, args ...string) (res host.Result, said
 	stdout, said, exit := run(t, program("machine-config-daemon"),
 		append([]string{"firstboot", "--root=" + root, "-o", "json"}, args...)...)
 	if stdout != "" {
-		if err := json.Unmarshal([]byte(stdout), &res); err != nil {
+		if err := errors.Join(schemas.Check([]byte(stdout)), json.Unmarshal([]byte(stdout), &res)); err != nil {
 			t.Fatalf("%v: %s", err, stdout)
 		}
 	}

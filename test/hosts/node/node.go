@@ -16,6 +16,7 @@ import (
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/lab/programs"
+	"github.com/noderefit/noderefit/test/schemas"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -82,9 +83,12 @@ func (n *Node) Document(name string, data []byte) (string, error) {
 	return at, os.WriteFile(n.HostPath(at), data, 0o600)
 }
 
-// Agent runs the agent on the host, and returns its output and exit code.
+// Agent runs the agent on the host, and returns its output and exit code. JSON has to be as its schema says.
 func (n *Node) Agent(ctx context.Context, args ...string) (stdout, stderr string, exit int, err error) {
 	out, errout, exit, err := n.Exec(ctx, nil, append([]string{agent}, args...)...)
+	if err == nil && exit >= 0 && exit <= host.ExitRefused {
+		err = schemas.CheckPrinted(string(out), args...)
+	}
 	return string(out), string(errout), exit, err
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab/snapshot"
 	"github.com/noderefit/noderefit/test/lab/tally"
+	"github.com/noderefit/noderefit/test/schemas"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -239,7 +240,7 @@ func (h *vmHost) status(ctx context.Context) (*host.Status, error) {
 		return nil, err
 	}
 	s := &host.Status{}
-	if err := json.Unmarshal([]byte(text), s); err != nil {
+	if err := errors.Join(schemas.Check([]byte(text)), json.Unmarshal([]byte(text), s)); err != nil {
 		return nil, fmt.Errorf("status printed %q: %w", text, err)
 	}
 	return s, nil
