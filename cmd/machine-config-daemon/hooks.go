@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
 )
 
@@ -30,7 +31,7 @@ func hooksCommand() *cobra.Command {
 			for _, w := range list.Warnings {
 				fmt.Fprintln(os.Stderr, "warning:", w)
 			}
-			return o.show(host.NewHooksDocument(list))
+			return o.show(hands.NewHooksDocument(list))
 		},
 	}
 	o.flags(cmd)

@@ -235,7 +235,7 @@ func planCommand() *cobra.Command {
 					return err
 				}
 			}
-			return errors.Join(o.show(host.NewPlanDocument(p)), host.Unreconcilable(p))
+			return errors.Join(o.show(hands.NewPlanDocument(p)), host.Unreconcilable(p))
 		},
 	}
 	o.flags(cmd)
@@ -519,7 +519,7 @@ func (o *options) work(do func(*host.Host) (*host.Result, error)) error {
 	if err != nil && !o.json() {
 		return err
 	}
-	return errors.Join(err, o.show(host.NewResultDocument(res)))
+	return errors.Join(err, o.show(hands.NewResultDocument(res)))
 }
 
 func statusCommand() *cobra.Command {
@@ -536,7 +536,7 @@ func statusCommand() *cobra.Command {
 			if err := h.Readable(); err != nil {
 				return err
 			}
-			return o.show(host.NewStatusDocument(h.Status(cmd.Context())))
+			return o.show(hands.NewStatusDocument(h.Status(cmd.Context())))
 		},
 	}
 	o.flags(cmd)
@@ -570,7 +570,7 @@ func verifyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return errors.Join(o.show(host.NewVerificationDocument(v)), v.Err())
+			return errors.Join(o.show(hands.NewVerificationDocument(v)), v.Err())
 		},
 	}
 	o.flags(cmd)

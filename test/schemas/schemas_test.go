@@ -21,7 +21,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/checkup"
 	"github.com/noderefit/noderefit/controller/pool"
-	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/refit"
 	"github.com/noderefit/noderefit/test/lab"
@@ -35,11 +35,11 @@ var documents = map[string]reflect.Type{
 	"Check":            reflect.TypeFor[checkup.Document](),
 	"Diff":             reflect.TypeFor[refit.Difference](),
 	"Explanation":      reflect.TypeFor[refit.Explanation](),
-	"HostHooks":        reflect.TypeFor[host.HooksDocument](),
-	"HostPlan":         reflect.TypeFor[host.PlanDocument](),
-	"HostResult":       reflect.TypeFor[host.ResultDocument](),
-	"HostStatus":       reflect.TypeFor[host.StatusDocument](),
-	"HostVerification": reflect.TypeFor[host.VerificationDocument](),
+	"HostHooks":        reflect.TypeFor[hands.HooksDocument](),
+	"HostPlan":         reflect.TypeFor[hands.PlanDocument](),
+	"HostResult":       reflect.TypeFor[hands.ResultDocument](),
+	"HostStatus":       reflect.TypeFor[hands.StatusDocument](),
+	"HostVerification": reflect.TypeFor[hands.VerificationDocument](),
 	"Plan":             reflect.TypeFor[refit.PlanDocument](),
 	"Quarantine":       reflect.TypeFor[refit.Quarantines]().Elem(),
 	"Status":           reflect.TypeFor[refit.StatusDocument](),

@@ -174,7 +174,8 @@ func TestPlanShape(t *testing.T) {
 		}
 	}
 	delete(raw, "actions")
-	rest := obj{"current": "rendered-worker-a", "desired": "rendered-worker-b", "drain": true, "reboot": true, "unreconcilable": []any{}}
+	rest := obj{"apiVersion": "cli.noderefit.dev/v1", "kind": "HostPlan",
+		"current": "rendered-worker-a", "desired": "rendered-worker-b", "drain": true, "reboot": true, "unreconcilable": []any{}}
 	if diff := cmp.Diff(rest, raw); diff != "" {
 		t.Errorf("the rest (-should be, +is):\n%s", diff)
 	}

@@ -350,6 +350,8 @@ func (tr *tree) committed(name string) {
 }
 
 type driftDoc struct {
+	APIVersion, Kind string
+
 	Config string
 	Drift  []struct{ Kind, Path, Name, User, What, Expected, Found string }
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package hands
 
 import (
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 )
 
-// The documents that the commands of a host print with -o json.
+// The documents that the verbs of a host print with -o json: a head reads them, and so do people's programs.
 type (
 	// PlanDocument is what plan prints.
 	PlanDocument struct {
@@ -17,22 +18,22 @@ type (
 	// ResultDocument is what apply, recover, rollback and the other commands that act print.
 	ResultDocument struct {
 		api.Header
-		*Result
+		*host.Result
 	}
 	// StatusDocument is what status prints.
 	StatusDocument struct {
 		api.Header
-		*Status
+		*host.Status
 	}
 	// VerificationDocument is what verify prints.
 	VerificationDocument struct {
 		api.Header
-		*Verification
+		*host.Verification
 	}
 	// HooksDocument is what hooks prints.
 	HooksDocument struct {
 		api.Header
-		*HookList
+		*host.HookList
 	}
 )
 
@@ -40,19 +41,21 @@ type (
 func NewPlanDocument(p *plan.Plan) PlanDocument { return PlanDocument{api.NewHeader("HostPlan"), p} }
 
 // NewResultDocument returns the document of a result.
-func NewResultDocument(r *Result) ResultDocument {
+func NewResultDocument(r *host.Result) ResultDocument {
 	return ResultDocument{api.NewHeader("HostResult"), r}
 }
 
 // NewStatusDocument returns the document of a status.
-func NewStatusDocument(s *Status) StatusDocument {
+func NewStatusDocument(s *host.Status) StatusDocument {
 	return StatusDocument{api.NewHeader("HostStatus"), s}
 }
 
 // NewVerificationDocument returns the document of a comparison.
-func NewVerificationDocument(v *Verification) VerificationDocument {
+func NewVerificationDocument(v *host.Verification) VerificationDocument {
 	return VerificationDocument{api.NewHeader("HostVerification"), v}
 }
 
 // NewHooksDocument returns the document of the host's own hooks.
-func NewHooksDocument(l *HookList) HooksDocument { return HooksDocument{api.NewHeader("HostHooks"), l} }
+func NewHooksDocument(l *host.HookList) HooksDocument {
+	return HooksDocument{api.NewHeader("HostHooks"), l}
+}
