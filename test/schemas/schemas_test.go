@@ -90,6 +90,23 @@ func TestTheSchemasAreWhatTheTypesGive(t *testing.T) {
 	}
 }
 
+func TestTheTableOfCommandsHasEverySchema(t *testing.T) {
+	t.Parallel()
+	root, err := lab.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, Dir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind := range documents {
+		if !bytes.Contains(text, []byte("["+kind+"]("+File(kind)+") |")) {
+			t.Errorf("%s/README.md has no row for %s", Dir, kind)
+		}
+	}
+}
+
 // generate returns the schema of a type of documents.
 func generate(t *testing.T, kind string, of reflect.Type) string {
 	t.Helper()
