@@ -261,3 +261,17 @@ func TestArgumentsThatOthersHaveStagedOutliveEachComposition(t *testing.T) {
 		t.Error("the record outlives its deployment")
 	}
 }
+
+func TestADeploymentWithoutArgumentsHasAnEmptyListOfThem(t *testing.T) {
+	t.Parallel()
+	list := listBooted + "  testos 2.0\n"
+	s := played(t, "2025.6", &list).Status(t.Context())
+	if len(s.Deployments) != 2 {
+		t.Fatalf("%+v", s)
+	}
+	for _, d := range s.Deployments {
+		if d.KernelArguments == nil {
+			t.Errorf("the JSON has null: %+v", d)
+		}
+	}
+}

@@ -174,7 +174,8 @@ func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Re
 	}
 	for _, d := range ds {
 		s.Deployments = append(s.Deployments, DeploymentStatus{ID: d.ID, Booted: d.Booted, Default: d.Default,
-			Staged: d.Staged, Locked: d.Locked, Version: d.Version, Config: names[d.ID], KernelArguments: d.KernelArguments})
+			Staged: d.Staged, Locked: d.Locked, Version: d.Version, Config: names[d.ID],
+			KernelArguments: append([]string{}, d.KernelArguments...)})
 	}
 }
 

@@ -109,7 +109,7 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 			p.Target, len(s.Staged), s.Of, p.Name)
 	}
 	digest, same := s.Digest()
-	nodes, others := s.Staged, []string(nil)
+	nodes, others := append([]string{}, s.Staged...), []string(nil)
 	switch {
 	case !same && want != nil && s.Digests[*want] != nil:
 		digest, nodes = *want, s.Digests[*want]
@@ -123,8 +123,9 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 		return Approved{}, fmt.Errorf("the nodes have staged %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
 	}
 	a := Approved{
-		Header: api.NewHeader("Approval"), Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
-		Others: others,
+		Header: api.NewHeader("Approval"), Pool: p.Name, Nodes: nodes,
+		Approval: api.Approval{Config: p.Target, Digest: digest},
+		Others:   others,
 	}
 	for _, u := range s.Unable {
 		a.Unable = append(a.Unable, u.Node)

@@ -63,7 +63,7 @@ func TestOnlyWhatIsStagedCanBeApproved(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || a.Config != "B" || a.Digest != c.digest || len(a.Nodes) != len(c.staging.Staged)-len(c.others) ||
+			if err != nil || a.Config != "B" || a.Digest != c.digest || a.Nodes == nil || len(a.Nodes) != len(c.staging.Staged)-len(c.others) ||
 				!slices.Equal(a.Others, c.others) {
 				t.Errorf("%+v, %v", a, err)
 			}

@@ -77,7 +77,7 @@ func check(document any) error {
 // strict returns the schema of a kind of documents, without room for further fields.
 func strict(kind string) (*jsonschema.Schema, error) {
 	if s, has := compiled.Load(kind); has {
-		return s.(*jsonschema.Schema), nil //nolint:forcetypeassert,revive // it has no other values
+		return s.(*jsonschema.Schema), nil
 	}
 	root, err := lab.Repository()
 	if err != nil {

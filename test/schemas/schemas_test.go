@@ -71,7 +71,7 @@ func TestTheSchemasAreWhatTheTypesGive(t *testing.T) {
 			}
 		}
 		for name, text := range want {
-			if err := os.WriteFile(filepath.Join(Dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // for everyone
+			if err := os.WriteFile(filepath.Join(Dir, name), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
