@@ -135,8 +135,8 @@ func (r *reader) follow(ctx context.Context, t *testing.T, c *transcript.Command
 }
 
 var (
-	// ends matches what watch says of an end, and has the rest of the line in a group.
-	ends = regexp.MustCompile(`^TIME (\S+ \S+ \S+ (?:Updated|RolledBack|Quarantined)(?: .*)?|error: .*)$`)
+	// ends matches what watch says of the end of a pool, or of a node that went back. The rest of the line is its group.
+	ends = regexp.MustCompile(`^TIME (\S+ \S+ (?:- Updated|- Quarantined|\S+ RolledBack)(?: .*)?|error: .*)$`)
 	// took matches how long a phase took, and which one was seen last.
 	took = regexp.MustCompile(` \(.* took .*\)`)
 	// which matches a node: which one is the first of a pool follows from where the controllers run.

@@ -14,9 +14,9 @@ var masks = []struct {
 }{
 	{regexp.MustCompile(`\b\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`\b\d{2}:\d{2}:\d{2}\b`), "TIME"},
-	{regexp.MustCompile(`\b(\d+(\.\d+)?(ms|[smhd]))+\b`), "AGE"},
 	{regexp.MustCompile(`\b(machine-config-daemon|noderefit-uninstall)-[a-z0-9]{5}\b`), "$1-POD"},
 	{regexp.MustCompile(`\b(machine-config-controller)-[a-z0-9]{8,10}-[a-z0-9]{5}(_[0-9a-f-]{36}|\b)`), "$1-POD"},
+	{regexp.MustCompile(`\b(\d+(\.\d+)?(ms|[smhd]))+\b`), "AGE"},
 	{regexp.MustCompile(`\bKubernetes v\d+\.\d+\.\d+\S*`), "Kubernetes VERSION"},
 	{regexp.MustCompile(`[ \t]+`), " "},
 }

@@ -57,7 +57,7 @@ func TestWhatDiffersFromRunToRunIsMasked(t *testing.T) {
 		"Draining since 2026-11-21T13:53:10Z (73m)":                                             "Draining since TIME (AGE)",
 		"machine-config-daemon-x7k2p  Running  4m35s":                                           "machine-config-daemon-POD Running AGE",
 		"machine-config-controller-5d8f7b9c4-x7k2p":                                             "machine-config-controller-POD",
-		"machine-config-controller-67bc997cfb-mhpc6_081ceee7-1c62-4033-b043-720484993c0a leads": "machine-config-controller-POD leads",
+		"machine-config-controller-67bc997cfb-mhpc6_081ceee7-990d-4033-b043-720484993c0a leads": "machine-config-controller-POD leads",
 		"server  Kubernetes v1.36.3":                                                            "server Kubernetes VERSION",
 		"rendered-worker-97254a31e32a144f050a02157adac818, 50-motd\n":                           "rendered-worker-97254a31e32a144f050a02157adac818, 50-motd\n",
 	} {
