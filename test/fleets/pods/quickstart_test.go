@@ -48,7 +48,7 @@ type reader struct {
 func TestQuickstart(t *testing.T) {
 	base := lab.NeedContainers(t)
 	cluster.Need(t)
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*patience, errors.New("the page takes too long"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*patience, errors.New("the page takes too long"))
 	defer cancel()
 	r := newReader(ctx, t, base)
 	before := map[string]func(){
