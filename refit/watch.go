@@ -359,12 +359,10 @@ func (f *follower) show(r *progress.Report, now time.Time) {
 		f.print(r, now)
 		return
 	}
-	f.screen.draw(func(p paper) []string { return picture(r, f.names(r), now, p) })
-}
-
-// shows reports whether a node is to be shown.
-func (f *follower) shows(n progress.Node) bool {
-	return f.nodesOnly == nil || f.nodesOnly.Matches(labels.Set(n.Labels))
+	f.screen.draw(func(p paper) []string {
+		p.only = f.nodesOnly
+		return picture(r, f.names(r), now, p)
+	})
 }
 
 // print writes a line for each change.
@@ -376,7 +374,7 @@ func (f *follower) print(r *progress.Report, now time.Time) {
 		}
 		f.printPool(r, p, now)
 		for _, n := range p.Nodes {
-			if f.shows(n) {
+			if shown(f.nodesOnly, n) {
 				f.printNode(r, name, n, now)
 			}
 		}

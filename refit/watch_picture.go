@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -41,6 +43,13 @@ type paper struct {
 	width, height int
 	// utf8: the paper can show more than ASCII.
 	utf8, colours bool
+	// only are the labels of the nodes that have lines; nil: all.
+	only labels.Selector
+}
+
+// shown reports whether a watch of the nodes with these labels shows a node. Nil are all.
+func shown(only labels.Selector, n progress.Node) bool {
+	return only == nil || only.Matches(labels.Set(n.Labels))
 }
 
 // drawn is a line of a picture. The nodes with the first verdicts are the last to be left out.
@@ -187,6 +196,9 @@ func (p paper) nodes(r *progress.Report, pool progress.Pool, now time.Time) []dr
 	var all []busy
 	phases, ages := 0, 0
 	for _, n := range pool.Nodes {
+		if !shown(p.only, n) {
+			continue
+		}
 		if b, ok := look(r, n.Name, now); ok {
 			all = append(all, b)
 			phases, ages = max(phases, len(b.phase)), max(ages, len(b.since))

@@ -18,6 +18,7 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -145,6 +146,29 @@ func TestOnlyWhatMovesFailedOrIsNotAsItShouldBeHasALine(t *testing.T) {
 }
 
 // A pool's line stays, and of the nodes those that need a person.
+// The pool keeps its count of all nodes: only the lines of nodes are chosen.
+func TestOnlyNodesWithTheLabelsHaveLines(t *testing.T) {
+	v := twelve()
+	all := picture(progress.NewReport(v), []string{"worker"}, noon, paper{width: 120, height: 24})
+	if len(all) < 3 {
+		t.Fatalf("%q", all)
+	}
+	name := strings.Fields(all[len(all)-1])[0]
+	for i := range v.Nodes {
+		if v.Nodes[i].Name == name {
+			v.Nodes[i].Labels["rack"] = "a"
+		}
+	}
+	rack, err := labels.Parse("rack=a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := picture(progress.NewReport(v), []string{"worker"}, noon, paper{width: 120, height: 24, only: rack})
+	if len(lines) != 2 || lines[0] != all[0] || !strings.HasPrefix(strings.TrimSpace(lines[1]), name) {
+		t.Errorf("%q of %q", lines, all)
+	}
+}
+
 func TestALowPaperLeavesOutWhatOnlyTakesTime(t *testing.T) {
 	r := progress.NewReport(twelve())
 	for height, want := range map[int][]string{
