@@ -184,6 +184,9 @@ type Node struct {
 	Staged *Staged
 	// Hold is a person's order to leave the node as it is. It is nil without such an order.
 	Hold *NodeHold
+	// Trial is a person's order to try a configuration, and Tried how far a trial is. They are nil without one.
+	Trial *Trial
+	Tried *Tried
 }
 
 // Undelivered is why a host does not have the certificates of the ControllerConfig. The node's updates continue.
@@ -228,10 +231,11 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	staged, stagedErr := Decode[*Staged](a, StagedKey)
 	awaited, awaitedErr := Decode[Awaited](a, AwaitedKey)
 	hold, holdErr := heldByPerson(a)
+	trial, tried, trialErr := trialOf(a)
 	if limit, err := time.ParseDuration(a[VerdictTimeoutKey]); err == nil && limit > 0 {
 		out.VerdictTimeout = min(limit, longestVerdict)
 	}
-	out.Awaited, out.Hold = awaited, hold
+	out.Awaited, out.Hold, out.Trial, out.Tried = awaited, hold, trial, tried
 	if config, is := strings.CutPrefix(a[LastAppliedDrain], "drain-"); is {
 		out.Drained = config
 	}
@@ -240,7 +244,7 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
 	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr,
-		stagedErr, awaitedErr, holdErr)
+		stagedErr, awaitedErr, holdErr, trialErr)
 	if err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}

@@ -94,7 +94,7 @@ const (
 // neither the controller's nor a person's. The admission policies of the two accounts grant by the same list.
 func OfAgent(key string) bool {
 	switch key {
-	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift, HoldKey:
+	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift, HoldKey, TrialKey, TriedKey:
 		return false
 	}
 	return Owned(key) && !strings.HasPrefix(key, AskPrefix)

@@ -345,7 +345,7 @@ func (t *teller) needsYou() {
 // needs reports whether a person has to act.
 func needs(p progress.Pool, a progress.Answer) bool {
 	switch a.Verdict {
-	case progress.Paused, progress.HeldByPerson, progress.Skipped: // a person decided so
+	case progress.Paused, progress.HeldByPerson, progress.Skipped, progress.Trying: // a person decided so
 		return false
 	case progress.RolledBack:
 		return stands(p)

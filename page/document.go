@@ -146,7 +146,7 @@ func moodOf(v progress.Verdict) mood {
 		return good
 	case progress.Updating, progress.Rebooting, progress.NotTakenUp, progress.GoingBack:
 		return busy
-	case progress.Paused, progress.HeldByPerson, progress.Skipped,
+	case progress.Paused, progress.HeldByPerson, progress.Skipped, progress.Trying,
 		progress.WaitsForPool, progress.OutsideWindow, progress.WaitsForStage, progress.Soaking,
 		progress.StagingAhead, progress.GateClosed,
 		progress.WaitsForTurn, progress.NotOffered, progress.RenderPending, progress.NotRendered, progress.NoNodes,

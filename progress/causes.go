@@ -708,12 +708,15 @@ func (r *Report) upToDate(n *nodeReport) *Answer {
 	if hold := n.pool.Rules.Kept[n.Name]; hold != nil {
 		a.Because += "; " + hold.Because
 	}
+	if note := n.pool.Rules.Trials[n.Name]; note != "" {
+		a.Because += "; " + note
+	}
 	return a
 }
 
 // waitsForTurn answers where as many nodes are out of service as the pool allows.
 func (r *Report) waitsForTurn(n *nodeReport) *Answer {
-	if a := n.pool.tries(n); a != nil {
+	if a := n.pool.retries(n); a != nil {
 		return a
 	}
 	taking := slices.DeleteFunc(slices.Clone(n.pool.taking), func(t *nodeReport) bool { return t == n })
@@ -745,9 +748,9 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 	return a
 }
 
-// tries answers where the target failed before on another node, which has to prove it first.
-func (p *poolReport) tries(n *nodeReport) *Answer {
-	if p.first == nil || p.Tries(&n.Node) {
+// retries answers where the target failed before on another node, which has to prove it first.
+func (p *poolReport) retries(n *nodeReport) *Answer {
+	if p.first == nil || p.Retries(&n.Node) {
 		return nil
 	}
 	return &Answer{

@@ -203,7 +203,7 @@ func (r *Report) order() {
 	}
 	for _, p := range r.pools {
 		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return p.Turn(&a.Node, &b.Node) })
-		p.first = p.Trial()
+		p.first = p.Retrier()
 	}
 }
 

@@ -41,7 +41,7 @@ func (p *Pool) Backwards() Pool {
 	}
 	back.Rules = Rules{
 		Policy: p.Rules.Policy, FailureBudget: p.Rules.FailureBudget, Orders: p.Rules.Orders, Holds: holds,
-		Kept: p.Rules.Kept, Absent: p.Rules.Absent, Uncounted: p.Rules.Uncounted,
+		Kept: p.Rules.Kept, Trials: p.Rules.Trials, Absent: p.Rules.Absent, Uncounted: p.Rules.Uncounted,
 	}
 	return back
 }

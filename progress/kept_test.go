@@ -46,10 +46,10 @@ func TestNoRolloutWaitsForTheTrialOfAHeldNode(t *testing.T) {
 			api.LiftedKey: api.Encode([]api.Lifted{{Config: renderedB, Failures: []api.Failure{failed}}}),
 		}
 		p, _ := NewReport(w.View).Pool("worker")
-		if !p.Tries(&p.Nodes[0]) {
+		if !p.Retries(&p.Nodes[0]) {
 			t.Fatal("node a does not try the target")
 		}
-		if waits := p.Trial() != nil; waits == (name == "a") {
+		if waits := p.Retrier() != nil; waits == (name == "a") {
 			t.Errorf("%s is held: the pool waits for the trial: %t", name, waits)
 		}
 	}

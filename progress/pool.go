@@ -271,9 +271,9 @@ func (p *Pool) FailedOn(n *Node) bool {
 	return slices.ContainsFunc(p.Quarantined, stands) || slices.ContainsFunc(p.Elsewhere, stands)
 }
 
-// Tries reports whether the target once failed on the node, a person lifted that, and the node has not proved the
+// Retries reports whether the target once failed on the node, a person lifted that, and the node has not proved the
 // target yet. Until then no other node is sent to the target.
-func (p *Pool) Tries(n *Node) bool {
+func (p *Pool) Retries(n *Node) bool {
 	if len(p.lifted) == 0 || p.Target == "" || n.Updated(p.Target) {
 		return false
 	}
@@ -283,11 +283,11 @@ func (p *Pool) Tries(n *Node) bool {
 	})
 }
 
-// Trial returns the first node that Tries the target, and nil if no node does. No rollout waits for a node that a
+// Retrier returns the first node that Retries the target, and nil if no node does. No rollout waits for a node that a
 // person holds or skips, or that the policy passes over.
-func (p *Pool) Trial() *Node {
+func (p *Pool) Retrier() *Node {
 	for i := range p.Nodes {
-		if n := &p.Nodes[i]; p.Tries(n) && p.Rules.Kept[n.Name] == nil && !p.Rules.Absent[n.Name] {
+		if n := &p.Nodes[i]; p.Retries(n) && p.Rules.Kept[n.Name] == nil && !p.Rules.Absent[n.Name] {
 			return n
 		}
 	}

@@ -220,7 +220,7 @@ func TestALiftOfWhatANodeGaveNoTimeForHoldsOnce(t *testing.T) {
 	}
 	p.Annotations[api.LiftedKey] = api.Encode([]api.Lifted{{Config: "B", Failures: []api.Failure{{Node: "a", Since: night}}}})
 	for range 2 {
-		if state := look(back, 2); state.Refuses("B") || !state.Tries(&back) {
+		if state := look(back, 2); state.Refuses("B") || !state.Retries(&back) {
 			t.Errorf("lifted: %+v", state)
 		}
 	}

@@ -31,6 +31,8 @@ type Rules struct {
 	Hold *Hold
 	// Kept are nodes that a person holds or skips, by name. Stages go on without these nodes.
 	Kept map[string]*Hold
+	// Trials are notes about trials that have not begun or are over, by the node's name.
+	Trials map[string]string
 	// Absent are nodes that are not ready and that the policy passes over, by name. Stages go on without these nodes.
 	Absent map[string]bool
 	// Uncounted are nodes that take no place of MaxUnavailable although they are out of service, by name.
@@ -157,10 +159,11 @@ func (r *Report) heldByPolicy(n *nodeReport) *Answer {
 	return n.pool.held(hold)
 }
 
-// kept answers for a node that a person holds, or has skipped for the target.
+// kept answers for a node that a person holds, or has skipped for the target, or that tries a configuration. What a
+// node on its way to the latter waits for is the better answer.
 func (r *Report) kept(n *nodeReport) *Answer {
 	hold := n.pool.Rules.Kept[n.Name]
-	if hold == nil || n.Desired == n.pool.Target {
+	if hold == nil || n.Desired == n.pool.Target || hold.Verdict == Trying && n.Moving() {
 		return nil
 	}
 	a := n.pool.held(hold)

@@ -222,6 +222,7 @@ var reached = map[Verdict]func(*world){
 	WaitsForStage:  ruled(WaitsForStage),
 	HeldByPerson:   keptAs(HeldByPerson),
 	Skipped:        keptAs(Skipped),
+	Trying:         keptAs(Trying),
 	StagingAhead:   ruled(StagingAhead),
 	NeedsApproval:  ruled(NeedsApproval),
 	CannotStage:    ruled(CannotStage),
@@ -278,7 +279,7 @@ func TestEveryVerdictIsReached(t *testing.T) {
 func TestNodesThatNeedAPersonComeBeforeThoseThatTakeTime(t *testing.T) {
 	for _, m := range Verdicts {
 		for _, later := range []Verdict{Rebooting, Updating, NotOffered, WaitsForTurn} {
-			decided := m.Verdict == HeldByPerson || m.Verdict == Skipped
+			decided := m.Verdict == HeldByPerson || m.Verdict == Skipped || m.Verdict == Trying
 			if m.About == AboutNode && m.end == stops && !decided && m.Verdict.Compare(later) >= 0 {
 				t.Errorf("%s comes after %s", m.Verdict, later)
 			}

@@ -120,7 +120,7 @@ type standing struct {
 
 func (j *judge) standing(n *progress.Node) standing {
 	s := standing{came: j.came(n), ended: j.ended(n)}
-	for _, last := range [...]bool{j.absent(n), n.Name == j.self, !j.pool.Tries(n), failedBefore(n), !n.Serving()} {
+	for _, last := range [...]bool{j.absent(n), n.Name == j.self, !j.pool.Retries(n), failedBefore(n), !n.Serving()} {
 		s.later <<= 1
 		if last {
 			s.later++
@@ -236,7 +236,7 @@ func (j *judge) stage(nodes []*progress.Node) {
 	j.rules.Holds = map[string]*progress.Hold{}
 	for _, later := range seats[at+1:] {
 		for _, n := range later {
-			if !n.Updated(j.pool.Target) && !j.pool.Tries(n) && !j.back[n.Name] {
+			if !n.Updated(j.pool.Target) && !j.pool.Retries(n) && !j.back[n.Name] {
 				j.rules.Holds[n.Name] = hold
 			}
 		}

@@ -12,21 +12,54 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// keep adds to the rules which nodes of a pool people hold or skip. A node that is skipped and at rest takes no place
+// keep adds to the rules which nodes of a pool people hold or skip, or have try a configuration. A node that is skipped and at rest takes no place
 // of maxUnavailable, as the person who skips a dead node wants. A node that is held does: that person may be at work on
 // the host. On the control plane each member of etcd counts, whatever people say.
 func keep(p *progress.Pool, rules *progress.Rules, now time.Time) {
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
+		keepTrial(p, n, rules, now)
 		if !n.Hold.Holds(p.Target, now) || n.Hold.Config != "" && n.Updated(p.Target) {
 			continue
 		}
-		if rules.Kept == nil {
-			rules.Kept, rules.Uncounted = map[string]*progress.Hold{}, map[string]bool{}
-		}
+		begin(rules)
 		rules.Kept[n.Name] = keptBy(n, p.Target)
 		rules.Uncounted[n.Name] = n.Hold.Config != "" && rests(n) && !progress.ControlPlane(p.Name)
 		lookAgain(rules, n.Hold.Until, now)
+	}
+}
+
+// begin makes the maps of a pool in which a node is kept.
+func begin(rules *progress.Rules) {
+	if rules.Kept == nil {
+		rules.Kept, rules.Uncounted = map[string]*progress.Hold{}, map[string]bool{}
+	}
+}
+
+// keepTrial keeps a node that tries a configuration.
+func keepTrial(p *progress.Pool, n *progress.Node, rules *progress.Rules, now time.Time) {
+	if n.Trial == nil && n.Tried == nil {
+		return
+	}
+	lookAgain(rules, p.TrialStep(n, now).Next, now)
+	if hold := p.TrialHold(n); hold != nil {
+		begin(rules)
+		rules.Kept[n.Name] = hold
+	}
+}
+
+// noteTrials notes the trials that wait or are over, after the pool has its rules.
+func noteTrials(p *progress.Pool, now time.Time) {
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		note := p.TrialNote(n, now)
+		if note == "" {
+			continue
+		}
+		if p.Rules.Trials == nil {
+			p.Rules.Trials = map[string]string{}
+		}
+		p.Rules.Trials[n.Name] = note
 	}
 }
 

@@ -191,6 +191,9 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 		j.letBack()
 		j.pool.Rules = j.rules
 	}
+	for _, p := range pools {
+		noteTrials(p, now)
+	}
 }
 
 // Asked returns the questions that are open, as of the last Follow.

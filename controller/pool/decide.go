@@ -25,6 +25,8 @@ type nodeStep struct {
 	Arrived api.Arrival
 	// Awaited notes since when the node's verdict has been awaited.
 	Awaited api.Awaited
+	// Tried is how far a trial of the node is; nil if there is none.
+	Tried *api.Tried
 	// Orders are the other orders for the node's agent.
 	Orders api.Orders
 	// Held is why a node that was on its way is taken back; empty if the node is not taken back.
@@ -82,6 +84,7 @@ func decide(p progress.Pool, o bounds) decision {
 		return decision{Steps: watched(p, o.Now)}
 	}
 	c := chooser{pool: p, options: o, sent: map[*progress.Node]int{}}
+	c.findTrials()
 	switch {
 	case running(p):
 		c.choose()
@@ -90,6 +93,7 @@ func decide(p progress.Pool, o bounds) decision {
 		c.choose()
 	}
 	c.withdraw()
+	c.sendTrials()
 	d := decision{Taken: c.taken, Unstuck: c.unstuck, DefersSelf: c.defersSelf}
 	d.Steps, d.More = c.steps()
 	return d
@@ -104,7 +108,7 @@ func watched(p progress.Pool, now time.Time) []nodeStep {
 		if awaited := n.Await(now); awaited != n.Awaited {
 			out = append(out, nodeStep{
 				Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift, SingleReplica: n.SingleReplica,
-				Tainted: n.Tainted, Arrived: n.Arrived, Orders: n.Orders, Awaited: awaited,
+				Tainted: n.Tainted, Arrived: n.Arrived, Orders: n.Orders, Awaited: awaited, Tried: n.Tried,
 			})
 		}
 	}
@@ -125,6 +129,8 @@ type chooser struct {
 	defersSelf bool
 	// from is the configuration that nodes leave to go back, and gate the reason. Both are empty if no node goes back.
 	from, gate string
+	// trials are the steps of the nodes that try a configuration, or are to, or did.
+	trials map[*progress.Node]progress.TrialStep
 	// drains are the two drain policies that were compared last, if compared is true. alike is true if they are equal.
 	drains          [2]*api.DrainPolicy
 	compared, alike bool
@@ -137,6 +143,9 @@ func (c *chooser) withdraw() {
 	c.back = map[*progress.Node]bool{}
 	for i := range c.pool.Nodes {
 		n := &c.pool.Nodes[i]
+		if c.tried(n) || n.LeavesTrial() {
+			continue
+		}
 		under := n.Current != "" && n.Current != n.Desired && n.State != api.RolledBack
 		if under && c.sent[n] == 0 && (c.pool.Refuses(n.Desired) || c.recalled(n) != "") {
 			c.back[n] = true
@@ -171,17 +180,17 @@ func (c *chooser) recalled(n *progress.Node) string {
 // on which it failed prove it before any other node begins.
 func (c *chooser) choose() {
 	var idle, serving []*progress.Node
-	trial := c.pool.Trial() != nil
+	retried := c.pool.Retrier() != nil
 	for i := range c.pool.Nodes {
 		n := &c.pool.Nodes[i]
 		switch {
-		case !c.wants(n):
+		case c.tried(n), !c.wants(n):
 		case c.pool.Held(n) != nil && !c.stays(n):
 		case c.pool.Rules.Absent[n.Name] && leaving(n):
 			// The node hears nothing, and would count as begun. It is sent on when it is ready.
 		case c.free(n):
 			c.send(n)
-		case trial && !c.pool.Tries(n):
+		case retried && !c.pool.Retries(n):
 		case !n.Serving() && !progress.ControlPlane(c.pool.Name):
 			idle = append(idle, n)
 		default:
@@ -399,9 +408,11 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 	s := nodeStep{
 		Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift,
 		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n), Arrived: c.arrival(n),
-		Orders: c.pool.Rules.Orders[n.Name], Awaited: n.Await(c.options.Now),
+		Orders: c.pool.Rules.Orders[n.Name], Awaited: n.Await(c.options.Now), Tried: c.trials[n].Tried,
 	}
 	switch {
+	case c.trials[n].Send != "":
+		s.Desired, s.Lift, s.Awaited = c.trials[n].Send, "", n.AwaitedStill(c.options.Now)
 	case c.sent[n] > 0:
 		s.Desired, s.Lift = c.pool.Target, ""
 		if c.lifts(n) {
@@ -420,7 +431,7 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 		s.Lift = "" // the configuration failed again after the lift, or a person keeps the node
 	}
 	return s, s.sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
-		s.Arrived != n.Arrived || s.Awaited != n.Awaited || !c.same(s.Orders, n.Orders)
+		s.Arrived != n.Arrived || s.Awaited != n.Awaited || triedText(s.Tried) != triedText(n.Tried) || !c.same(s.Orders, n.Orders)
 }
 
 // same reports whether two orders are equal. Most nodes have the same orders, so the result for a pair of drain
@@ -468,6 +479,8 @@ func (c *chooser) taint(n *progress.Node) bool {
 	switch {
 	case n.Updated(c.pool.Target):
 		return false
+	case c.tried(n):
+		return n.Tainted && n.Moving() // pods are to run on what is tried
 	case c.from != "":
 		return n.Current == c.from || n.Tainted && n.Moving()
 	case running(c.pool):

@@ -38,6 +38,7 @@ func nodePatch(n *corev1.Node, s nodeStep) []byte {
 	if s.Arrived != (api.Arrival{}) {
 		ops = append(ops, annotationOps(n, api.ArrivedKey, api.Encode(s.Arrived))...)
 	}
+	ops = append(ops, annotationOps(n, api.TriedKey, triedText(s.Tried))...)
 	ops = append(ops, annotationOps(n, api.AwaitedKey, awaitedText(s.Awaited))...)
 	ops = append(ops, annotationOps(n, api.OrdersKey, ordersText(s.Orders))...)
 	if topology := n.Annotations[api.ControlPlaneTopology]; s.SingleReplica != (topology == api.TopologySingleReplica) {
@@ -53,6 +54,13 @@ func nodePatch(n *corev1.Node, s nodeStep) []byte {
 		panic(err) // strings and taints only
 	}
 	return data
+}
+
+func triedText(t *api.Tried) string {
+	if t == nil {
+		return ""
+	}
+	return api.Encode(t)
 }
 
 func awaitedText(a api.Awaited) string {

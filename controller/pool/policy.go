@@ -243,7 +243,7 @@ func heldCondition(p progress.Pool) mcfgv1.MachineConfigPoolCondition {
 	if h := holds(p); h != nil {
 		c.Status, c.Reason = corev1.ConditionTrue, string(h.Verdict)
 		c.Message = h.Because
-		if h.Verdict != progress.HeldByPerson && h.Verdict != progress.Skipped {
+		if h.Verdict != progress.HeldByPerson && h.Verdict != progress.Skipped && h.Verdict != progress.Trying {
 			c.Message += "; RolloutPolicy " + p.Rules.Policy
 		}
 	}

@@ -51,6 +51,13 @@ func needed(pools []mcfgv1.MachineConfigPool, nodes []map[string]string) needs {
 		for _, key := range nodeKeys {
 			out.names[annotations[key]] = true
 		}
+		// What can't be read is not tried, so its configurations are not needed for it.
+		if order, err := api.Decode[api.Trial](annotations, api.TrialKey); err == nil {
+			out.names[order.Config], out.names[order.From] = true, true
+		}
+		if tried, err := api.Decode[api.Tried](annotations, api.TriedKey); err == nil && tried.Ended.IsZero() {
+			out.names[tried.Config], out.names[tried.From] = true, true
+		}
 	}
 	return out
 }
