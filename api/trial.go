@@ -42,6 +42,8 @@ type Tried struct {
 	From   string `json:"from"`
 	By     string `json:"by,omitempty"`
 	Why    string `json:"why,omitempty"`
+	// Pool is the pool of the node when the trial began.
+	Pool string `json:"pool,omitempty"`
 	// Ordered is the Since of the order.
 	Ordered time.Time `json:"ordered"`
 	// Begun is when the node was sent. Proved is when the configuration had its verdict; zero before that.
@@ -52,7 +54,7 @@ type Tried struct {
 	// Ended is when the trial ended, and Because the reason. Ended is zero before that.
 	Ended   time.Time `json:"ended,omitzero"`
 	Because string    `json:"because,omitempty"`
-	// Kept is true where the trial ended because the pool got the configuration.
+	// Kept is true where the node is not sent back: its pool got the configuration, or the node got another pool.
 	Kept bool `json:"kept,omitempty"`
 }
 
@@ -71,14 +73,17 @@ func trialOf(annotations map[string]string) (*Trial, *Tried, error) {
 		tried, triedErr = nil, fmt.Errorf("annotation %s: config, from and begun are needed", TriedKey)
 	}
 	if order != nil {
-		order.By, order.Why = shorten(order.By, longestName), shorten(order.Why, quarantineReason)
+		order.By, order.Why = line(order.By, longestName), line(order.Why, quarantineReason)
 	}
 	if tried != nil {
-		tried.By, tried.Why = shorten(tried.By, longestName), shorten(tried.Why, quarantineReason)
-		tried.Because = shorten(tried.Because, quarantineReason)
+		tried.By, tried.Why = line(tried.By, longestName), line(tried.Why, quarantineReason)
+		tried.Because = line(tried.Because, quarantineReason)
 	}
 	return order, tried, errors.Join(orderErr, triedErr)
 }
+
+// line returns a text of at most so many bytes in one line.
+func line(text string, most int) string { return shorten(ShortReason(text), most) }
 
 func (t *Trial) check() error {
 	switch {

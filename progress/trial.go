@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/message"
 )
 
 const (
@@ -66,10 +65,20 @@ func (p *Pool) TrialStep(n *Node, now time.Time) TrialStep {
 		s.Waits = "the pool is paused"
 	case n.Hold.Holds(p.Target, now) && n.Hold.Config == "":
 		s.Waits = "a person holds the node"
+	case etcdHold(p, n) != nil:
+		s.Waits = etcdHold(p, n).Because // going back must not cost etcd its quorum
 	case n.Desired == t.Config:
 		s.Send = t.From
 	}
 	return s
+}
+
+// etcdHold returns the hold of a node for the health of etcd, and nil if there is none.
+func etcdHold(p *Pool, n *Node) *Hold {
+	if h := cmp.Or(p.Rules.Hold, p.Rules.Holds[n.Name]); h != nil && h.Verdict == EtcdUnhealthy {
+		return h
+	}
+	return nil
 }
 
 // remembered returns the step of a trial that is over: its record goes after a while.
@@ -88,7 +97,7 @@ func (p *Pool) beginTrial(n *Node, now time.Time) TrialStep {
 	order := n.Trial
 	begun := &api.Tried{
 		Config: order.Config, From: order.From, By: order.By, Why: order.Why, Ordered: order.Since, Begun: now,
-		Until: now.Add(trialLimit),
+		Until: now.Add(trialLimit), Pool: p.Name,
 	}
 	never := func(because string) TrialStep {
 		begun.Ended, begun.Because, begun.Until = now, because, time.Time{}
@@ -135,6 +144,9 @@ func (p *Pool) judgeTrial(n *Node, t api.Tried, now time.Time) *api.Tried {
 	case p.Target == t.Config:
 		t.Kept = true
 		end("the pool has the configuration now")
+	case t.Pool != "" && t.Pool != p.Name:
+		t.Kept = true
+		end("the node belongs to pool " + p.Name + " now")
 	case n.Desired == t.Config && n.Failing():
 		end("it failed: " + cmp.Or(n.Reason, string(n.State)))
 	case n.Desired != t.Config:
@@ -161,16 +173,16 @@ func (p *Pool) TrialHold(n *Node) *Hold {
 	h := &Hold{
 		Verdict: Trying, Blocking: &Object{Kind: "Node", Name: n.Name}, Until: t.Until,
 		Because: fmt.Sprintf("node %s tries %s since %s, by %s", n.Name, t.Config, t.Begun.UTC().Format(time.RFC3339),
-			cmp.Or(message.OneLine(t.By), "somebody")),
+			cmp.Or(t.By, "somebody")),
 		Do: fmt.Sprintf("wait, or end the trial: kubectl refit try --node %s --end", n.Name),
 	}
 	if t.Why != "" {
-		h.Because += " (" + message.OneLine(t.Why) + ")"
+		h.Because += " (" + t.Why + ")"
 	}
 	until := t.Until.UTC().Format(time.RFC3339)
 	switch {
 	case !t.Ended.IsZero():
-		h.Because += fmt.Sprintf("; goes back to %s: %s", t.From, message.OneLine(t.Because))
+		h.Because += fmt.Sprintf("; goes back to %s: %s", t.From, t.Because)
 		h.Do = "wait: the node goes back when the pool's maxUnavailable allows"
 		if p.Paused {
 			h.Do = "kubectl refit resume " + p.Name + ": the pool is paused, and the node waits to go back"
@@ -193,7 +205,8 @@ func (p *Pool) TrialNote(n *Node, now time.Time) string {
 		return "the node is to try " + n.Trial.Config + ", and waits: " + s.Waits
 	}
 	if t := n.Tried; t != nil && !t.Ended.IsZero() {
-		return fmt.Sprintf("the node tried %s until %s: %s", t.Config, t.Ended.UTC().Format(time.RFC3339), message.OneLine(t.Because))
+		ended := t.Ended.UTC().Format(time.RFC3339)
+		return fmt.Sprintf("the node tried %s until %s: %s", t.Config, ended, t.Because)
 	}
 	return ""
 }

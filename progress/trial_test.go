@@ -104,6 +104,16 @@ func TestATrialGoesThroughItsSteps(t *testing.T) {
 			order: order, tried: ended, current: trialConfig, desired: trialConfig, now: 36, over: true, waits: "paused",
 			change: func(p *Pool, _ *Node) { p.Paused = true },
 		},
+		"does not go back while etcd is unhealthy": {
+			order: order, tried: ended, current: trialConfig, desired: trialConfig, now: 36, over: true, waits: "etcd",
+			change: func(p *Pool, n *Node) {
+				p.Rules.Holds = map[string]*Hold{n.Name: {Verdict: EtcdUnhealthy, Because: "a member of etcd is down"}}
+			},
+		},
+		"is over in another pool, which has the node from then on": {
+			order: order, tried: tried(func(t *api.Tried) { t.Pool = "infra" }), current: trialConfig, desired: trialConfig,
+			now: 10, over: true, because: "belongs to pool worker",
+		},
 		"is on its way back":                     {order: order, tried: ended, current: trialConfig, desired: trialFrom, state: api.Working, now: 36, over: true},
 		"does not begin again by the same order": {order: order, tried: ended, current: trialFrom, desired: trialFrom, now: 40, over: true},
 		"begins again by another order": {

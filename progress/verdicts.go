@@ -178,8 +178,8 @@ var Verdicts = []Meaning{
 		"`kubectl refit release NODE`, or wait if the answer names an end", "a-person-holds-a-node", stops, 15},
 	{Skipped, AboutNode, "A person has the node skipped for this configuration, as `kubectl refit skip` does. The " +
 		"next configuration includes the node", "`kubectl refit retry NODE`", "a-person-holds-a-node", stops, 15},
-	{Trying, AboutNode, "The node tries a configuration that is not its pool's, as `kubectl refit try` asks. Rollouts go " +
-		"on without the node, which goes back by itself",
+	{Trying, AboutNode, "The node tries a configuration that is not its pool's, as `kubectl refit try` asks. Rollouts " +
+		"go on without the node, which goes back by itself",
 		"Wait until the named time, or `kubectl refit try --node NODE --end`", "a-node-tries-a-configuration", goesOn, 12},
 	{WaitsForStage, AboutPool,
 		"An earlier stage is not done; the answer names the node that the stage waits for, and why",

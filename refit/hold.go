@@ -191,6 +191,24 @@ func (c *Cluster) poolOf(ctx context.Context, node string) (progress.Pool, *prog
 func (c *Cluster) order(ctx context.Context, name string,
 	decide func(*corev1.Node) (*api.NodeHold, string, error),
 ) (string, error) {
+	return c.annotate(ctx, name, api.HoldKey, func(n *corev1.Node, who string) (*string, string, error) {
+		hold, said, err := decide(n)
+		if err != nil || hold == nil {
+			return nil, said, err
+		}
+		if *hold == (api.NodeHold{}) {
+			return new(""), said, nil
+		}
+		hold.By, hold.Since = who, rollout.Now().UTC().Truncate(time.Second)
+		return new(api.Encode(hold)), said, nil
+	})
+}
+
+// annotate reads a node, lets decide choose the value of an annotation and the message, and writes the value. The
+// function gets the name of the person. A nil value changes nothing, and an empty one takes the annotation away.
+func (c *Cluster) annotate(ctx context.Context, name, key string,
+	decide func(n *corev1.Node, who string) (*string, string, error),
+) (string, error) {
 	who, err := c.whoami(ctx)
 	if err != nil {
 		return "", err
@@ -200,17 +218,16 @@ func (c *Cluster) order(ctx context.Context, name string,
 		if err != nil {
 			return "", fmt.Errorf("reading node %s: %w", name, err)
 		}
-		hold, said, err := decide(node)
-		if err != nil || hold == nil {
+		chosen, said, err := decide(node, who)
+		if err != nil || chosen == nil {
 			return said, err
 		}
 		var value any
-		if *hold != (api.NodeHold{}) {
-			hold.By, hold.Since = who, rollout.Now().UTC().Truncate(time.Second)
-			value = api.Encode(hold)
+		if *chosen != "" {
+			value = *chosen
 		}
 		data, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"resourceVersion": node.ResourceVersion, "annotations": map[string]any{api.HoldKey: value},
+			"resourceVersion": node.ResourceVersion, "annotations": map[string]any{key: value},
 		}})
 		if err != nil {
 			return "", fmt.Errorf("changing node %s: %w", name, err)

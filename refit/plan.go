@@ -115,20 +115,9 @@ func (p Proposal) Check() error {
 
 // Plan returns the effect of a proposal on a pool.
 func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDocument, error) {
-	docs := &machineconfig.Documents{}
-	doc := &PlanDocument{
-		Header: api.NewHeader("Plan"), Pool: name, Groups: []planGroup{}, Budgets: []heldPod{}, Deleted: []string{},
-		Notes: []string{}, Warnings: []string{}, strict: what.Strict,
-	}
-	if len(what.Files) > 0 {
-		var warnings []string
-		var err error
-		docs, warnings, err = machineconfig.Read(what.Files...)
-		c.warnAll(doc, warnings)
-		if err != nil {
-			return nil, err
-		}
-		doc.doubts = slices.Clone(docs.Doubts)
+	doc, docs, err := c.proposed(name, what)
+	if err != nil {
+		return nil, err
 	}
 	pool, err := c.planned(ctx, name, docs)
 	if err != nil {
@@ -177,6 +166,24 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 	}
 	c.byPolicy(ctx, doc, p, pool, doc.estimate(p, states, most))
 	return doc, nil
+}
+
+// proposed reads the files of a proposal.
+func (c *Cluster) proposed(pool string, what Proposal) (*PlanDocument, *machineconfig.Documents, error) {
+	doc := &PlanDocument{
+		Header: api.NewHeader("Plan"), Pool: pool, Groups: []planGroup{}, Budgets: []heldPod{}, Deleted: []string{},
+		Notes: []string{}, Warnings: []string{}, strict: what.Strict,
+	}
+	if len(what.Files) == 0 {
+		return doc, &machineconfig.Documents{}, nil
+	}
+	docs, warnings, err := machineconfig.Read(what.Files...)
+	c.warnAll(doc, warnings)
+	if err != nil {
+		return nil, nil, err
+	}
+	doc.doubts = slices.Clone(docs.Doubts)
+	return doc, docs, nil
 }
 
 // turned returns the nodes that are on their way to another configuration, which are told the new one at once.
@@ -250,8 +257,9 @@ func (c *Cluster) render(ctx context.Context, doc *PlanDocument, pool *mcfgv1.Ma
 	if err != nil {
 		return nil, fmt.Errorf("MachineConfigPool %s: spec.machineConfigSelector: %w", pool.Name, err)
 	}
+	// What somebody has just applied counts, so the list is not from the API server's memory alone.
 	present, err := c.refit.MachineconfigurationV1().MachineConfigs().List(ctx,
-		metav1.ListOptions{LabelSelector: selector.String(), ResourceVersion: fromCache.ResourceVersion})
+		metav1.ListOptions{LabelSelector: selector.String()})
 	if err != nil {
 		return nil, fmt.Errorf("listing MachineConfigs: %w", err)
 	}

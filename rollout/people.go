@@ -12,9 +12,9 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// keep adds to the rules which nodes of a pool people hold or skip, or have try a configuration. A node that is skipped and at rest takes no place
-// of maxUnavailable, as the person who skips a dead node wants. A node that is held does: that person may be at work on
-// the host. On the control plane each member of etcd counts, whatever people say.
+// keep adds to the rules which nodes of a pool people hold or skip, or have try a configuration. A node that is skipped
+// and at rest takes no place of maxUnavailable, as the person who skips a dead node wants. A node that is held does:
+// that person may be at work on the host. On the control plane each member of etcd counts, whatever people say.
 func keep(p *progress.Pool, rules *progress.Rules, now time.Time) {
 	for i := range p.Nodes {
 		n := &p.Nodes[i]

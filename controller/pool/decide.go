@@ -431,7 +431,8 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 		s.Lift = "" // the configuration failed again after the lift, or a person keeps the node
 	}
 	return s, s.sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
-		s.Arrived != n.Arrived || s.Awaited != n.Awaited || triedText(s.Tried) != triedText(n.Tried) || !c.same(s.Orders, n.Orders)
+		s.Arrived != n.Arrived || s.Awaited != n.Awaited || triedText(s.Tried) != triedText(n.Tried) ||
+		!c.same(s.Orders, n.Orders)
 }
 
 // same reports whether two orders are equal. Most nodes have the same orders, so the result for a pair of drain

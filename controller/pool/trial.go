@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -74,7 +73,7 @@ func (r *reconciler) tellTrial(pool *mcfgv1.MachineConfigPool, before, after *co
 	}
 	was, _ := api.Decode[api.Tried](before.Annotations, api.TriedKey) // an unreadable record counts as none
 	same := was.Ordered.Equal(t.Ordered)
-	by := cmp.Or(message.OneLine(t.By), "somebody")
+	by := cmp.Or(t.By, "somebody")
 	var reason, text string
 	level := corev1.EventTypeNormal
 	switch {
@@ -83,12 +82,12 @@ func (r *reconciler) tellTrial(pool *mcfgv1.MachineConfigPool, before, after *co
 		if !t.Kept && was.Proved.IsZero() {
 			level = corev1.EventTypeWarning
 		}
-	case !t.Proved.IsZero() && !(same && !was.Proved.IsZero()):
+	case !t.Proved.IsZero() && (!same || was.Proved.IsZero()):
 		reason, text = "TrialProved", fmt.Sprintf("Node %s has proved %s, and goes back to %s at %s", s.Node, t.Config,
 			t.From, t.Until.UTC().Format(time.RFC3339))
 	case !same:
 		reason, text = "TrialBegan", fmt.Sprintf("Node %s tries %s, by %s: %s", s.Node, t.Config, by,
-			cmp.Or(message.OneLine(t.Why), "no reason was given"))
+			cmp.Or(t.Why, "no reason was given"))
 	default:
 		return
 	}

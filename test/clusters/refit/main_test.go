@@ -97,15 +97,22 @@ func (l *lab) config(pool, name, path, contents string) *mcfgv1.MachineConfig {
 // name.
 func (l *lab) render(pool string, sources ...*mcfgv1.MachineConfig) string {
 	l.t.Helper()
+	rendered := l.merge(pool, sources...)
+	_, err := l.MachineConfigs.MachineconfigurationV1().MachineConfigs().Create(l.ctx, rendered, metav1.CreateOptions{})
+	l.must(err)
+	return rendered.Name
+}
+
+// merge merges MachineConfigs as the render controller does.
+func (l *lab) merge(pool string, sources ...*mcfgv1.MachineConfig) *mcfgv1.MachineConfig {
+	l.t.Helper()
 	docs := &machineconfig.Documents{}
 	for _, mc := range sources {
 		docs.Configs = append(docs.Configs, &machineconfig.Document{Object: mc})
 	}
 	rendered, _, err := machineconfig.Render(pool, docs, nil)
 	l.must(err)
-	_, err = l.MachineConfigs.MachineconfigurationV1().MachineConfigs().Create(l.ctx, rendered, metav1.CreateOptions{})
-	l.must(err)
-	return rendered.Name
+	return rendered
 }
 
 // two renders two configurations of a pool, which differ in the contents of one file.

@@ -33,6 +33,7 @@ func TestRollouts(t *testing.T) {
 		{"a paused pool stands still, and says so", paused},
 		{"a bad configuration stops at its first node, and its deletion heals it", badConfiguration},
 		{"a lifted quarantine is tried again, and passes once its cause is gone", liftedAgain},
+		{"a node tries a configuration and goes back by itself or hands it on", triesAndKeeps},
 		{"a canary that fails its gate goes back, and the rollout stops", gateFailed},
 		{"a node that moves from worker to infra gets what infra has", movesToInfra},
 		{"an agent that is killed all the time finishes with one boot", agentKilled},
