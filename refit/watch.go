@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -38,6 +39,8 @@ type Watch struct {
 	Nodes labels.Selector
 	// Timeout is how long the pools may take. Zero means any time.
 	Timeout time.Duration
+	// Zone is the time zone of the person who watches; nil: UTC.
+	Zone *time.Location
 	// Settle is how long pools that are updated or stopped from the beginning must stay so.
 	Settle time.Duration
 }
@@ -57,7 +60,7 @@ func (c *Cluster) Watch(ctx context.Context, w Watch) error {
 	if len(r.Pools()) == 0 {
 		return errNoPools
 	}
-	f := &follower{out: w.Out, only: w.Pools, nodesOnly: w.Nodes, settle: w.Settle}
+	f := &follower{out: w.Out, only: w.Pools, nodesOnly: w.Nodes, settle: w.Settle, zone: w.Zone, policies: c.known}
 	if w.Timeout > 0 {
 		var end context.CancelFunc
 		ctx, end = context.WithTimeoutCause(ctx, w.Timeout, timedOut(w.Timeout))
@@ -155,7 +158,8 @@ func (s *stores) synced(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), s.pools.HasSynced, s.nodes.HasSynced)
 }
 
-func (s *stores) report() *progress.Report {
+// report returns what the stores have, and the view that it was made of.
+func (s *stores) report() (*progress.Report, progress.View) {
 	var v progress.View
 	for _, o := range s.pools.GetStore().List() {
 		if p, ok := o.(*mcfgv1.MachineConfigPool); ok {
@@ -178,7 +182,7 @@ func (s *stores) report() *progress.Report {
 	if rules := s.rules.Load(); rules != nil {
 		v.Follow = *rules
 	}
-	return progress.NewReport(v)
+	return progress.NewReport(v), v
 }
 
 // follower shows a rollout on a screen, or prints the changes from one report to the next.
@@ -189,6 +193,15 @@ type follower struct {
 	settle time.Duration
 	// nodesOnly are the labels of the nodes to show; nil: all.
 	nodesOnly labels.Selector
+	// zone is the time zone of the person who watches; nil: UTC.
+	zone *time.Location
+	// policies returns the RolloutPolicies that were read last, for estimates; nil: no estimate is made.
+	policies func() []api.RolloutPolicy
+	// lefts are the estimates by pool, and estimated when they were made.
+	lefts     map[string]string
+	estimated time.Time
+	// day is the day of the last line.
+	day string
 
 	pools map[string]poolMark
 	nodes map[string]nodeMark
@@ -223,7 +236,9 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 		older = second.C
 	}
 	for {
-		r, now := s.report(), time.Now()
+		r, v := s.report()
+		now := time.Now()
+		f.estimate(r, v, now)
 		f.show(r, now)
 		if wait, ended := f.atEnd(r, now); ended && wait <= 0 {
 			return f.result(r, now)
@@ -241,6 +256,21 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 			case <-time.After(coalesce):
 			}
 		}
+	}
+}
+
+// estimateEvery is how often the time that is left is estimated: an estimate follows the decisions of the controller
+// through the rest of the rollout.
+const estimateEvery = 5 * time.Second
+
+// estimate estimates how long the rollouts on the screen still take.
+func (f *follower) estimate(r *progress.Report, v progress.View, now time.Time) {
+	if f.screen == nil || f.policies == nil || now.Sub(f.estimated) < estimateEvery {
+		return
+	}
+	f.estimated, f.lefts = now, map[string]string{}
+	for _, name := range f.names(r) {
+		f.lefts[name] = left(r, v, f.policies(), name, now).String()
 	}
 }
 
@@ -360,7 +390,8 @@ func (f *follower) show(r *progress.Report, now time.Time) {
 		return
 	}
 	f.screen.draw(func(p paper) []string {
-		p.only = f.nodesOnly
+		p.only, p.zone = f.nodesOnly, f.zone
+		p.left = func(pool string) string { return f.lefts[pool] }
 		return picture(r, f.names(r), now, p)
 	})
 }
@@ -492,6 +523,15 @@ func (f *follower) line(now time.Time, r *progress.Report, pool, node, phase, to
 	}
 	if took != "" {
 		took = "(" + took + ")"
+	}
+	if f.zone != nil {
+		now = now.In(f.zone)
+	}
+	if day := now.Format("2006-01-02 MST"); day != f.day {
+		if f.day != "" {
+			fmt.Fprintln(f.out, day)
+		}
+		f.day = day
 	}
 	text := fmt.Sprintf("%s  %s %d/%d  %-*s  %-11s %-24s %s", now.Format(time.TimeOnly), pool, p.Updated, p.Machines,
 		widest, cmp.Or(node, "-"), phase, took, detail)

@@ -69,7 +69,7 @@ func TestAPoolWithoutMachineConfigsSaysSo(t *testing.T) {
 func TestTheEndOfAHoldComesFirstInAPicture(t *testing.T) {
 	t.Parallel()
 	for ahead, want := range map[time.Duration]string{
-		9 * time.Hour: "OutsideWindow until 21:00Z: ", 48 * time.Hour: "OutsideWindow until 2026-03-03 12:00Z: ", 0: "OutsideWindow: ",
+		9 * time.Hour: "OutsideWindow until 21:00 UTC: ", 48 * time.Hour: "OutsideWindow until 2026-03-03 12:00 UTC: ", 0: "OutsideWindow: ",
 	} {
 		hold := &progress.Hold{Verdict: progress.OutsideWindow, Because: "no window is open", Until: noon.Add(ahead)}
 		lines := picture(heldAt(hold, nil), []string{"worker"}, noon, paper{width: 120, height: 24})

@@ -45,6 +45,10 @@ type paper struct {
 	utf8, colours bool
 	// only are the labels of the nodes that have lines; nil: all.
 	only labels.Selector
+	// zone is the time zone of the person who looks; nil: UTC.
+	zone *time.Location
+	// left returns the time that a pool's rollout still takes, in a few letters; nil: no time is known.
+	left func(pool string) string
 }
 
 // shown reports whether a watch of the nodes with these labels shows a node. Nil are all.
@@ -90,7 +94,12 @@ func (p paper) pool(r *progress.Report, pool progress.Pool, now time.Time, names
 	}
 	a, _ := r.ExplainPool(pool.Name)
 	done, ended := r.Ended(pool.Name)
-	says := "  " + string(a.Verdict) + until(now, a.Until) + ": " + brief(a.Because)
+	says := "  " + string(a.Verdict) + until(now, a.Until, p.zone) + ": " + brief(a.Because)
+	if p.left != nil && !ended {
+		if left := p.left(pool.Name); left != "" {
+			line = append(line, span{"  " + left + " left", ""})
+		}
+	}
 	switch {
 	case a.Verdict == progress.NoNodes:
 		line = append(line, span{"  no nodes", ""})
@@ -106,15 +115,20 @@ func (p paper) pool(r *progress.Report, pool progress.Pool, now time.Time, names
 	return p.fit(line)
 }
 
-// until returns the end of a hold for a line that may be cut. It is "" where the end is not known, or over.
-func until(now, at time.Time) string {
-	switch ahead := at.Sub(now); {
-	case ahead <= 0:
+// until returns the end of a hold for a line that may be cut, with the date where that is on another day. It is "" where
+// the end is not known, or over.
+func until(now, at time.Time, zone *time.Location) string {
+	if !at.After(now) {
 		return ""
-	case ahead < 24*time.Hour:
-		return at.UTC().Format(" until 15:04Z")
 	}
-	return at.UTC().Format(" until 2006-01-02 15:04Z")
+	if zone == nil {
+		zone = time.UTC
+	}
+	now, at = now.In(zone), at.In(zone)
+	if now.Format(time.DateOnly) == at.Format(time.DateOnly) {
+		return at.Format(" until 15:04 MST")
+	}
+	return at.Format(" until 2006-01-02 15:04 MST")
 }
 
 // rendered matches the name of a rendered configuration.

@@ -58,7 +58,7 @@ func (s *screen) draw(picture func(paper) []string) {
 	s.paper.width, s.paper.height = s.size()
 	lines := picture(s.paper)
 	var b strings.Builder
-	if s.shown != nil && s.paper != was {
+	if s.shown != nil && (s.paper.width != was.width || s.paper.height != was.height) {
 		b.WriteString("\x1b[H\x1b[2J") // the terminal has moved the old picture to an unknown place
 		s.shown = nil
 	}

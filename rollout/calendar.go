@@ -58,6 +58,8 @@ func (s span) covers(t time.Time) (time.Time, bool) {
 type calendar struct {
 	open, closed []span
 	onClose      api.WindowClose
+	// zone is the time zone in which people wrote the windows.
+	zone *time.Location
 }
 
 // moment is the state of a calendar at a time.
@@ -149,7 +151,7 @@ func readCalendar(w *api.RolloutWindows) (*calendar, error) {
 	if err != nil || w.TimeZone == "Local" {
 		return nil, fmt.Errorf("spec.windows.timeZone: there is no time zone %q", w.TimeZone)
 	}
-	c := &calendar{onClose: cmp.Or(w.OnClose, api.CloseTakesBackServing)}
+	c := &calendar{onClose: cmp.Or(w.OnClose, api.CloseTakesBackServing), zone: zone}
 	var errs []error
 	read := func(field string, from []api.Window) (out []span) {
 		for i, one := range from {

@@ -404,7 +404,7 @@ func (j *judge) closed(m moment) *progress.Hold {
 	}
 	return &progress.Hold{
 		Verdict: progress.OutsideWindow, Blocking: policyObject(j.name), Until: m.until,
-		Because: fmt.Sprintf("%s; the next one opens at %s", what, m.until.UTC().Format(time.RFC3339)),
+		Because: fmt.Sprintf("%s; the next one opens at %s", what, m.until.In(j.calendar.zone).Format(time.RFC3339)),
 		Do:      "wait" + j.orBypass(),
 	}
 }
