@@ -115,8 +115,8 @@ func (p paper) pool(r *progress.Report, pool progress.Pool, now time.Time, names
 	return p.fit(line)
 }
 
-// until returns the end of a hold for a line that may be cut, with the date where that is on another day. It is "" where
-// the end is not known, or over.
+// until returns the end of a hold for a line that may be cut, with the date where that is on another day. It is ""
+// where the end is not known, or over.
 func until(now, at time.Time, zone *time.Location) string {
 	if !at.After(now) {
 		return ""
