@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,8 @@ type Watch struct {
 	Out io.Writer
 	// Env returns the variables that describe the terminal, if Out is one.
 	Env func(string) string
+	// In is where the person who watches presses keys; nil, or no terminal: nobody does.
+	In *os.File
 	// Pools are the pools to follow. Empty means all.
 	Pools []string
 	// Nodes are labels of the nodes to show. Nil means all.
@@ -68,6 +71,11 @@ func (c *Cluster) Watch(ctx context.Context, w Watch) error {
 	}
 	if f.screen = terminal(f.out, w.Env); f.screen != nil {
 		c.warnings = f.screen.beside(c.warnings)
+		if f.keyboard = typed(w.In); f.keyboard != nil {
+			defer f.keyboard.restore()
+			f.hands, f.results = c, make(chan result)
+			f.screen.raw = true
+		}
 	}
 	return f.follow(ctx, c.follow(ctx))
 }
@@ -200,6 +208,12 @@ type follower struct {
 	// lefts are the estimates by pool, and estimated when they were made.
 	lefts     map[string]string
 	estimated time.Time
+	// keyboard and the fields below are for a person who presses keys. keyboard is nil without one.
+	keyboard *keyboard
+	hands    hands
+	results  chan result
+	desk     desk
+	targets  []target // of the lines of the last picture
 	// day is the day of the last line.
 	day string
 
@@ -235,14 +249,19 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 		defer second.Stop()
 		older = second.C
 	}
+	var pressed <-chan []key
+	if f.keyboard != nil {
+		pressed = f.keyboard.keys
+	}
 	for {
 		r, v := s.report()
 		now := time.Now()
 		f.estimate(r, v, now)
 		f.show(r, now)
-		if wait, ended := f.atEnd(r, now); ended && wait <= 0 {
+		if wait, ended := f.atEnd(r, now); ended && wait <= 0 && !f.desk.open() {
+			f.leave(r, now)
 			return f.result(r, now)
-		} else if ended {
+		} else if ended && wait > 0 {
 			settled.Reset(wait)
 		}
 		select {
@@ -250,6 +269,13 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 			return f.interrupted(ctx, r)
 		case <-settled.C:
 		case <-older:
+		case keys := <-pressed:
+			if f.pressed(ctx, keys) {
+				return f.left(r, errQuit)
+			}
+		case done := <-f.results:
+			width, _ := f.screen.size()
+			f.desk = f.desk.outcome(done.of, done.text, done.err, width-1)
 		case <-s.changed:
 			select {
 			case <-ctx.Done():
@@ -292,7 +318,12 @@ func (e InterruptedError) ExitStatus() int { return e.code }
 
 // interrupted returns the error of a watch that ends before the rollout. It names what the rollout waits for.
 func (f *follower) interrupted(ctx context.Context, r *progress.Report) error {
-	cause := context.Cause(ctx)
+	return f.left(r, context.Cause(ctx))
+}
+
+// left returns the error of a watch that ends before the rollout for a cause.
+func (f *follower) left(r *progress.Report, cause error) error {
+	f.leave(r, time.Now())
 	text := "the rollout goes on: " + f.unfinished(r)
 	if s, ok := errors.AsType[cli.SignalError](cause); ok {
 		return InterruptedError{s.Code(), "watch ended by signal (" + s.Signal.String() + "); " + text}
@@ -389,10 +420,14 @@ func (f *follower) show(r *progress.Report, now time.Time) {
 		f.print(r, now)
 		return
 	}
-	f.screen.draw(func(p paper) []string {
+	f.screen.draw(func(p paper) (lines []string) {
 		p.only, p.zone = f.nodesOnly, f.zone
 		p.left = func(pool string) string { return f.lefts[pool] }
-		return picture(r, f.names(r), now, p)
+		if f.keyboard == nil {
+			return picture(r, f.names(r), now, p)
+		}
+		lines, f.targets = f.desk.picture(p, func(p paper) []drawn { return draw(r, f.names(r), now, p) })
+		return lines
 	})
 }
 

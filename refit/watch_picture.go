@@ -18,6 +18,16 @@ import (
 // picture returns a rollout on one page: a bar for each pool, and below it lines for its nodes. A node has a line
 // unless it is up to date or only waits for its turn. The last line counts the lines that do not fit.
 func picture(r *progress.Report, pools []string, now time.Time, p paper) []string {
+	drawn := draw(r, pools, now, p)
+	out := make([]string, len(drawn))
+	for i, l := range drawn {
+		out[i] = l.text
+	}
+	return out
+}
+
+// draw returns the lines of a picture.
+func draw(r *progress.Report, pools []string, now time.Time, p paper) []drawn {
 	names, counts := 0, 0
 	for _, name := range pools {
 		if pool, ok := r.Pool(name); ok {
@@ -28,7 +38,8 @@ func picture(r *progress.Report, pools []string, now time.Time, p paper) []strin
 	var lines []drawn
 	for _, name := range pools {
 		if pool, ok := r.Pool(name); ok {
-			lines = append(lines, drawn{text: p.pool(r, pool, now, names, counts), pool: true})
+			about := target{progress.Object{Kind: kindPool, Name: name}, name}
+			lines = append(lines, drawn{text: p.pool(r, pool, now, names, counts), pool: true, about: about})
 			lines = append(lines, p.nodes(r, pool, now)...)
 		}
 	}
@@ -45,6 +56,8 @@ type paper struct {
 	utf8, colours bool
 	// only are the labels of the nodes that have lines; nil: all.
 	only labels.Selector
+	// find is a part of the names of the nodes that have lines, whatever they do; empty: the nodes that need a look.
+	find string
 	// zone is the time zone of the person who looks; nil: UTC.
 	zone *time.Location
 	// left returns the time that a pool's rollout still takes, in a few letters; nil: no time is known.
@@ -61,6 +74,8 @@ type drawn struct {
 	text    string
 	pool    bool
 	verdict progress.Verdict
+	// about is what the line is about; zero: nothing.
+	about target
 }
 
 // The colours, as codes for a terminal.
@@ -200,7 +215,9 @@ func shares(width, all int, parts []int) []int {
 // busy is a node with a line.
 type busy struct {
 	name, phase, since, why string
-	verdict                 progress.Verdict
+	// node is the whole name of the node.
+	node    string
+	verdict progress.Verdict
 	// stops means that the node goes no further until a person acts.
 	stops bool
 }
@@ -213,7 +230,10 @@ func (p paper) nodes(r *progress.Report, pool progress.Pool, now time.Time) []dr
 		if !shown(p.only, n) {
 			continue
 		}
-		if b, ok := look(r, n.Name, now); ok {
+		if !strings.Contains(n.Name, p.find) {
+			continue
+		}
+		if b, ok := look(r, n.Name, now); ok || p.find != "" {
 			all = append(all, b)
 			phases, ages = max(phases, len(b.phase)), max(ages, len(b.since))
 		}
@@ -226,7 +246,8 @@ func (p paper) nodes(r *progress.Report, pool progress.Pool, now time.Time) []dr
 			{fmt.Sprintf("  %-*s  ", names, p.middle(b.name, names)), ""}, {fmt.Sprintf("%-*s", phases, b.phase), colour},
 			{fmt.Sprintf("  %*s  %s", ages, b.since, brief(b.why)), ""},
 		})
-		lines = append(lines, drawn{text: text, verdict: b.verdict})
+		about := target{progress.Object{Kind: kindNode, Name: b.node}, pool.Name}
+		lines = append(lines, drawn{text: text, verdict: b.verdict, about: about})
 	}
 	return lines
 }
@@ -259,14 +280,14 @@ func look(r *progress.Report, name string, now time.Time) (busy, bool) {
 	phase, since := r.At(name)
 	if resting(phase) {
 		if a.Fine() || a.OfPool() {
-			return busy{}, false
+			return busy{name: name, node: name, phase: phase, since: age(now, since), verdict: a.Verdict, why: a.Because}, false
 		}
 		phase, since = string(a.Verdict), a.Since
 	}
 	if since.IsZero() {
 		since = a.Since
 	}
-	b := busy{name: name, phase: phase, since: age(now, since), verdict: a.Verdict, stops: a.Stops()}
+	b := busy{name: name, node: name, phase: phase, since: age(now, since), verdict: a.Verdict, stops: a.Stops()}
 	if a.Fine() {
 		return b, true
 	}
@@ -284,7 +305,7 @@ func resting(phase string) bool {
 
 // fitting returns as many lines as fit. The cursor waits on the last line of the terminal. The pools come first, then
 // the nodes that most need a person.
-func (p paper) fitting(lines []drawn) []string {
+func (p paper) fitting(lines []drawn) []drawn {
 	room := max(p.height-1, 1)
 	if len(lines) > room {
 		order := make([]int, len(lines))
@@ -320,11 +341,7 @@ func (p paper) fitting(lines []drawn) []string {
 		shown = append(shown, drawn{text: p.fit([]span{{"  and " + strings.Join(more, " and ") + " more", ""}})})
 		lines = shown
 	}
-	out := make([]string, len(lines))
-	for i, l := range lines {
-		out[i] = l.text
-	}
-	return out
+	return lines
 }
 
 // fit puts spans on one line of the paper. The last column stays empty, because some terminals begin a new line after

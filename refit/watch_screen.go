@@ -3,6 +3,7 @@
 package refit
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,9 @@ import (
 type screen struct {
 	out  io.Writer
 	size func() (width, height int)
+
+	// raw is true where the terminal does not begin a new line at the left by itself.
+	raw bool
 
 	mu    sync.Mutex
 	paper paper
@@ -98,5 +102,11 @@ func (b besideScreen) Write(p []byte) (int, error) {
 		fmt.Fprintf(b.screen.out, "\x1b[%dA\r\x1b[J", n)
 		b.screen.shown = nil
 	}
-	return b.out.Write(p)
+	if !b.screen.raw {
+		return b.out.Write(p)
+	}
+	if _, err := b.out.Write(bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }

@@ -65,6 +65,7 @@ func (w *watchFlags) check() error {
 func (w *watchFlags) watch(cmd *cobra.Command, c *refit.Cluster, pools []string, nodes labels.Selector) error {
 	return c.Watch(cmd.Context(), refit.Watch{
 		Zone: time.Local, //nolint:gosmopolitan // the reader's own machine
+		In:   os.Stdin,
 		Out:  cmd.OutOrStdout(), Env: os.Getenv, Pools: pools, Nodes: nodes, Settle: w.settle, Timeout: w.timeout,
 	})
 }

@@ -128,6 +128,13 @@ func TestAPausedPoolIsNotWaitedForForEver(t *testing.T) {
 // there.
 func (l *lab) atTerminal(rows uint16, env []string, args ...string) (*result, <-chan struct{}) {
 	l.t.Helper()
+	r, _, done := l.typingAt(rows, env, args...)
+	return r, done
+}
+
+// typingAt is atTerminal, with the terminal to press keys on.
+func (l *lab) typingAt(rows uint16, env []string, args ...string) (*result, *os.File, <-chan struct{}) {
+	l.t.Helper()
 	path, err := program()
 	l.must(err)
 	cmd := exec.CommandContext(l.ctx, path, append([]string{"--kubeconfig=" + l.Kubeconfig}, args...)...)
@@ -143,7 +150,7 @@ func (l *lab) atTerminal(rows uint16, env []string, args ...string) (*result, <-
 		_ = cmd.Wait()            // the exit code says it
 		r.code, r.stdout = cmd.ProcessState.ExitCode(), out.String()
 	}()
-	return r, done
+	return r, tty, done
 }
 
 var (
@@ -178,8 +185,8 @@ func TestOnATerminalARolloutIsAPictureInItsPlace(t *testing.T) {
 	text := colour.ReplaceAllString(r.stdout, "")
 	rest := text
 	for _, want := range []string{
-		"drawn [>>>>>>>>>>>>............] 0/2   0%  1 updating  to ", "  d-1  Draining", "  d-1  Rebooting",
-		"drawn [############............] 1/2  50%", "drawn [########################] 2/2 100%  updated",
+		"drawn [>>>>>>>>>>>>...........] 0/2   0%  1 updating  to ", "  d-1  Draining", "  d-1  Rebooting",
+		"drawn [############...........] 1/2  50%", "drawn [########################] 2/2 100%  updated",
 	} {
 		_, after, found := strings.Cut(rest, want)
 		if !found {
@@ -209,5 +216,52 @@ func TestOnATerminalARolloutIsAPictureInItsPlace(t *testing.T) {
 	<-done
 	if r.code != 0 || strings.Contains(r.stdout, "\x1b") || !strings.Contains(r.stdout, "drawn 2/2  -    Updated") {
 		t.Errorf("on a dumb terminal: exit code %d, %q", r.code, r.stdout)
+	}
+}
+
+func TestKeysExplainAndPauseWhileARolloutIsWatched(t *testing.T) {
+	l := newLab(t)
+	before, after := l.two("typed", "/etc/typed", "old", "new")
+	l.pool("typed", after, before, nil)
+	l.node("t-1", "typed", before, after, api.Working, nil)
+	l.report("t-1", "typed", after, step(mcfgv1.MachineConfigNodeUpdateDrained, metav1.Now()))
+	r, tty, done := l.typingAt(12, nil, "watch", "typed")
+	press := func(keys string) {
+		l.t.Helper()
+		l.pause()
+		_, err := tty.WriteString(keys)
+		l.must(err)
+		l.pause()
+	}
+	l.pause()
+	press("je") // the node
+	l.pause()
+	press("q")
+	press("p")
+	if l.readPool("typed").Spec.Paused {
+		t.Error("the pool is paused without a yes")
+	}
+	press("n")
+	press("py")
+	for deadline := time.Now().Add(20 * time.Second); !l.readPool("typed").Spec.Paused; l.pause() {
+		if time.Now().After(deadline) {
+			t.Error("the pool is not paused")
+			break
+		}
+	}
+	press("q")
+	<-done
+	t.Logf("%q", r.stdout)
+	text := colour.ReplaceAllString(r.stdout, "")
+	for _, want := range []string{
+		"> typed [", ">   t-1  Draining", "explain Node t-1", "Node t-1: ", "pause pool typed? y/n", "nothing was changed",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the terminal did not show %q", want)
+		}
+	}
+	const interrupted = 130
+	if r.code != interrupted || !strings.Contains(text, "the rollout goes on") {
+		t.Errorf("exit code %d", r.code)
 	}
 }
