@@ -38,6 +38,7 @@ func TestPods(t *testing.T) {
 	}{
 		{"the agent has what it is installed with, and no more", false, confined},
 		{"what people type in the pod works", false, habits},
+		{"a pod of a check looks at the hosts", false, probed},
 		{"the server runs beside them", true, beside},
 		{"an update drains and reboots a node, and the pod comes back", false, updated},
 		{"a drain waits for pods that take their time to end", true, takingTheirTime},
