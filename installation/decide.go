@@ -81,10 +81,17 @@ func (f *found) byOthers() error {
 }
 
 // decideInstall decides whether a version with these values may go in. Where changed is true, people have said values
-// that are not those of the record.
-func decideInstall(f *found, version string, changed bool) error {
+// that are not those of the record. definitions are the versions of the definitions in the cluster, which an
+// uninstallation leaves.
+func decideInstall(f *found, definitions []string, version string, changed bool) error {
 	if err := errors.Join(f.foreign(), f.byOthers()); err != nil {
 		return err
+	}
+	for _, v := range definitions {
+		if f.record == nil && newer(v, version) {
+			return fmt.Errorf("the definitions in this cluster are of version %s, as an uninstallation leaves them, and this "+
+				"program is %s: older definitions would drop fields of your objects; install %[1]s or a newer version", v, version)
+		}
 	}
 	switch r := f.record; {
 	case r == nil:

@@ -16,11 +16,15 @@ func TestWhatIsInstalledInto(t *testing.T) {
 	done, begun := &record{Version: "v0.1.0", Phase: installed}, &record{Version: "v0.1.0", Phase: installing}
 	for name, test := range map[string]struct {
 		found   found
+		there   []string // the versions of definitions
 		version string
 		changed bool
 		refused string
 	}{
 		"nothing is there":                   {version: "v0.1.0"},
+		"older definitions are left":         {there: []string{"v0.1.0", ""}, version: "v0.2.0"},
+		"newer definitions are left":         {there: []string{"v0.1.0", "v0.2.0"}, version: "v0.1.0", refused: "install v0.2.0 or a newer version"},
+		"newer ones stay after a way back":   {found: found{record: done}, there: []string{"v0.2.0"}, version: "v0.1.0"},
 		"an OpenShift":                       {found: found{openShift: "its API has x"}, refused: "this cluster is an OpenShift: its API has x"},
 		"an MCO of its own":                  {found: found{strangers: []string{"Deployment a/b"}}, refused: "Deployment a/b does not belong to Noderefit"},
 		"Helm's":                             {found: found{helm: &helmRelease{"x", "y"}}, refused: "go on with helm upgrade x --namespace y"},
@@ -37,7 +41,7 @@ func TestWhatIsInstalledInto(t *testing.T) {
 		},
 		"an object that somebody applied": {found: found{record: done, others: []string{"Role a"}}, version: "v0.1.0"},
 	} {
-		err := decideInstall(&test.found, test.version, test.changed)
+		err := decideInstall(&test.found, test.there, test.version, test.changed)
 		if test.refused == "" && err != nil || test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)) {
 			t.Errorf("%s: %v, want %q", name, err, test.refused)
 		}

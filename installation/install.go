@@ -50,8 +50,12 @@ func (c *Cluster) Install(ctx context.Context, want Change) error {
 	if err != nil {
 		return err
 	}
+	definitions, err := c.definitions(ctx, objects)
+	if err != nil {
+		return err
+	}
 	changed := before != nil && !sameValues(values, before.Values)
-	if err := decideInstall(there, version, changed); err != nil {
+	if err := decideInstall(there, definitions, version, changed); err != nil {
 		return err
 	}
 	if err := c.ready(want.Release, objects); err != nil {
@@ -106,6 +110,11 @@ func (c *Cluster) run(ctx context.Context, objects []*unstructured.Unstructured,
 				continue
 			}
 			count++
+			if newer, err := c.newerThere(ctx, object, noted.Version); err != nil {
+				return err
+			} else if newer {
+				continue
+			}
 			if !stage.kept {
 				if err := c.apply(ctx, object); err != nil {
 					return err
@@ -138,6 +147,19 @@ func (c *Cluster) run(ctx context.Context, objects []*unstructured.Unstructured,
 	done := *noted
 	done.Phase = installed
 	return c.note(ctx, &done)
+}
+
+// newerThere reports whether an object is a definition of which the cluster has a newer version, as after a way back.
+// Older definitions would drop fields of objects.
+func (c *Cluster) newerThere(ctx context.Context, object *unstructured.Unstructured, version string) (bool, error) {
+	if stages[stageOf(object)].name != "definitions" {
+		return false, nil
+	}
+	live, err := c.get(ctx, refOf(object))
+	if err != nil || live == nil {
+		return false, err
+	}
+	return newer(live.GetLabels()[versionLabel], version), nil
 }
 
 // settle waits until the objects of a stage are in force.

@@ -289,6 +289,21 @@ func TestThePluginInstalls(t *testing.T) {
 	b.refuses(err, "the version v0.1.0 of Noderefit is installed already, and this program is v0.2.0")
 	t.Run("upgrades", b.upgrades)
 	t.Run("uninstalls", func(t *testing.T) { b.uninstalls(t, empty) })
+	t.Run("newer definitions are left", func(t *testing.T) {
+		file := newerDefinition(t)
+		if text, err := kubectl(ctx, b.Cluster, "create", "-f", file); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		before := b.state()
+		said, err := b.install(ctx, "v0.1.0")
+		b.refuses(err, "are of version v9.1.0")
+		if diff := cmp.Diff(before, b.state()); diff != "" || said != "" {
+			t.Errorf("it said %q, and changed:\n%s", said, diff)
+		}
+		if text, err := kubectl(ctx, b.Cluster, "delete", "--wait", "-f", file); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+	})
 	t.Run("an OpenShift", func(t *testing.T) {
 		if text, err := kubectl(ctx, b.Cluster, "create", "-f", clusterVersions(t)); err != nil {
 			t.Fatalf("%v\n%s", err, text)
@@ -298,6 +313,27 @@ func TestThePluginInstalls(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), "this cluster is an OpenShift: its API has clusterversions"), err
 		})
 	})
+}
+
+// newerDefinition writes a definition as an uninstallation of a later version leaves it.
+func newerDefinition(t *testing.T) string {
+	t.Helper()
+	file := t.TempDir() + "/newer.yaml"
+	const text = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: rolloutpolicies.noderefit.dev
+  labels: {app.kubernetes.io/part-of: noderefit, app.kubernetes.io/version: v9.1.0}
+spec:
+  group: noderefit.dev
+  names: {kind: RolloutPolicy, plural: rolloutpolicies, singular: rolloutpolicy, listKind: RolloutPolicyList}
+  scope: Cluster
+  versions: [{name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // clusterVersions writes the definition by which an OpenShift is known.
