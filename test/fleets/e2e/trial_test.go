@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,6 +37,11 @@ func triesAndKeeps(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 			return says.Tried != nil && strings.Contains(says.Tried.Because, because) && says.Current == before &&
 				says.Desired == before && says.State == api.Done && !n.Spec.Unschedulable
 		}))
+	}
+	// Since a lifted quarantine was tried again, the kubelets of these hosts do not mind. This one minds again.
+	patient := f.Node("w0").HostPath("/etc/systemd/system/kubelet.service.d/60-patient.conf")
+	if err := os.Remove(patient); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
 	}
 	// Another text makes another content: the node may have the kubelet's breakage in quarantine already.
 	try("bad.yaml", strings.Replace(noKubelet, "70-no-kubelet", "71-tried", 1)+"      - path: /etc/tried\n        mode: 420\n"+
