@@ -91,7 +91,7 @@ func (t *Trial) check() error {
 		return fmt.Errorf("annotation %s: config, from and since are needed", TrialKey)
 	case len(t.Config) > longestName || len(t.From) > longestName:
 		return fmt.Errorf("annotation %s: config or from has more than %d bytes", TrialKey, longestName)
-	case t.Seconds < 0 || t.For() > LongestTrial:
+	case t.Seconds < 0 || t.Seconds > int(LongestTrial/time.Second): // more would overflow a duration
 		return fmt.Errorf("annotation %s: seconds is %d: at least 0 and at most %d", TrialKey, t.Seconds,
 			int(LongestTrial/time.Second))
 	}

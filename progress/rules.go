@@ -39,6 +39,9 @@ type Rules struct {
 	Uncounted map[string]bool
 	// Holds are why single nodes may not begin, by the node's name.
 	Holds map[string]*Hold
+	// Etcd are the holds for the health of etcd alone, by the node's name. They count whatever else holds the node, also
+	// for a node that has the target and is to try another configuration.
+	Etcd map[string]*Hold
 	// Places are the nodes' places in the order in which they go, by name, from 0.
 	Places map[string]int
 	// Soaking are nodes that have arrived and still use up maxUnavailable, by name, with the time at which that ends.

@@ -73,12 +73,20 @@ func (p *Pool) TrialStep(n *Node, now time.Time) TrialStep {
 	return s
 }
 
-// etcdHold returns the hold of a node for the health of etcd, and nil if there is none.
+// etcdHold returns the hold of a node for the health of etcd, and nil if there is none. Another hold of the node does
+// not hide it: that one may be bypassed, and does not count on the way back.
 func etcdHold(p *Pool, n *Node) *Hold {
-	if h := cmp.Or(p.Rules.Hold, p.Rules.Holds[n.Name]); h != nil && h.Verdict == EtcdUnhealthy {
-		return h
+	for _, h := range p.trialHolds(n) {
+		if h != nil && h.Verdict == EtcdUnhealthy {
+			return h
+		}
 	}
 	return nil
+}
+
+// trialHolds returns the holds of a policy on a node, of which each may be nil.
+func (p *Pool) trialHolds(n *Node) []*Hold {
+	return []*Hold{p.Rules.Etcd[n.Name], p.Rules.Hold, p.Rules.Holds[n.Name]}
 }
 
 // remembered returns the step of a trial that is over: its record goes after a while.
@@ -104,9 +112,11 @@ func (p *Pool) beginTrial(n *Node, now time.Time) TrialStep {
 		return TrialStep{Tried: begun}
 	}
 	wait := func(why string) TrialStep { return TrialStep{Tried: n.Tried, Waits: why} }
-	hold := cmp.Or(p.Rules.Hold, p.Rules.Holds[n.Name])
-	if hold != nil && order.Bypass && bypassable[hold.Verdict] {
-		hold = nil
+	var hold *Hold
+	for _, h := range p.trialHolds(n) {
+		if h != nil && !(order.Bypass && bypassable[h.Verdict]) {
+			hold = cmp.Or(hold, h)
+		}
 	}
 	switch {
 	case order.Config == p.Target:
@@ -118,6 +128,8 @@ func (p *Pool) beginTrial(n *Node, now time.Time) TrialStep {
 		return never(order.Config + " is quarantined: it failed its verdict before")
 	case p.Paused:
 		return wait("the pool is paused")
+	case p.GoesBack():
+		return wait("the pool goes back to " + p.Previous)
 	case n.Hold.Holds(p.Target, now):
 		return wait("a person holds the node")
 	case !n.Updated(p.Target):
@@ -139,6 +151,16 @@ var bypassable = map[Verdict]bool{
 // judgeTrial returns the record of a trial that has begun, as of now.
 func (p *Pool) judgeTrial(n *Node, t api.Tried, now time.Time) *api.Tried {
 	order := n.Trial
+	// After a clock was set back, a time in the future would make the trial last for as long as that.
+	if t.Begun.After(now) {
+		t.Begun, t.Until = now, now.Add(trialLimit)
+	}
+	if t.Proved.After(now) {
+		t.Proved = now
+	}
+	if order != nil && !t.Proved.IsZero() {
+		t.Until = t.Proved.Add(order.For())
+	}
 	end := func(because string) { t.Ended, t.Because, t.Until = now, because, time.Time{} }
 	switch {
 	case p.Target == t.Config:
@@ -184,6 +206,10 @@ func (p *Pool) TrialHold(n *Node) *Hold {
 	case !t.Ended.IsZero():
 		h.Because += fmt.Sprintf("; goes back to %s: %s", t.From, t.Because)
 		h.Do = "wait: the node goes back when the pool's maxUnavailable allows"
+		if etcd := etcdHold(p, n); etcd != nil {
+			h.Because += "; waits: " + etcd.Because
+			h.Do = etcd.Do
+		}
 		if p.Paused {
 			h.Do = "kubectl refit resume " + p.Name + ": the pool is paused, and the node waits to go back"
 		}
@@ -201,7 +227,11 @@ func (p *Pool) TrialNote(n *Node, now time.Time) string {
 	if n.Trial == nil && n.Tried == nil || n.OnTrial(p.Target) {
 		return ""
 	}
-	if s := p.TrialStep(n, now); s.Waits != "" {
+	s := p.TrialStep(n, now)
+	if s.Begins {
+		s.Waits = fmt.Sprintf("for its turn: maxUnavailable of pool %s is %d", p.Name, p.MaxUnavailable)
+	}
+	if s.Waits != "" {
 		return "the node is to try " + n.Trial.Config + ", and waits: " + s.Waits
 	}
 	if t := n.Tried; t != nil && !t.Ended.IsZero() {

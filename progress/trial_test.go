@@ -40,6 +40,7 @@ func TestATrialGoesThroughItsSteps(t *testing.T) {
 
 		send, waits, because string
 		begins, over, gone   bool
+		begun, until         time.Time
 	}{
 		"begins": {order: order, current: trialFrom, desired: trialFrom, send: trialConfig, begins: true},
 		"waits for a paused pool": {
@@ -120,6 +121,44 @@ func TestATrialGoesThroughItsSteps(t *testing.T) {
 			order: &api.Trial{Config: trialConfig, From: trialFrom, Since: at(37)}, tried: ended,
 			current: trialFrom, desired: trialFrom, now: 40, send: trialConfig, begins: true,
 		},
+		"does not begin while etcd is unhealthy, bypassed or not": {
+			order:   &api.Trial{Config: trialConfig, From: trialFrom, Since: trialBegan, Bypass: true},
+			current: trialFrom, desired: trialFrom, waits: "etcd", gone: true,
+			change: func(p *Pool, n *Node) {
+				p.Rules.Hold = &Hold{Verdict: OutsideWindow, Because: "no window is open"}
+				p.Rules.Etcd = map[string]*Hold{n.Name: {Verdict: EtcdUnhealthy, Because: "a member of etcd is down"}}
+			},
+		},
+		"does not begin past a policy that is not valid for the node": {
+			order:   &api.Trial{Config: trialConfig, From: trialFrom, Since: trialBegan, Bypass: true},
+			current: trialFrom, desired: trialFrom, waits: "not valid", gone: true,
+			change: func(p *Pool, n *Node) {
+				p.Rules.Hold = &Hold{Verdict: OutsideWindow, Because: "no window is open"}
+				p.Rules.Holds = map[string]*Hold{n.Name: {Verdict: PolicyUnusable, Because: "the policy is not valid"}}
+			},
+		},
+		"does not go back while etcd is unhealthy, whatever else the policy says": {
+			order: order, tried: ended, current: trialConfig, desired: trialConfig, now: 36, over: true, waits: "etcd",
+			change: func(p *Pool, n *Node) {
+				p.Rules.Hold = &Hold{Verdict: OutsideWindow, Because: "no window is open"}
+				p.Rules.Etcd = map[string]*Hold{n.Name: {Verdict: EtcdUnhealthy, Because: "a member of etcd is down"}}
+			},
+		},
+		"does not begin while the pool goes back": {
+			order: order, current: trialFrom, desired: trialFrom, waits: "goes back", gone: true,
+			change: func(p *Pool, _ *Node) {
+				p.Previous = "rendered-worker-older"
+				p.Quarantined = []api.Quarantine{{Config: trialFrom, Gate: "smoke", Reason: "closed"}}
+			},
+		},
+		"takes no longer because a clock was set back before the verdict": {
+			order: order, tried: same, current: trialFrom, desired: trialConfig, state: api.Working, now: -600,
+			begun: at(-600), until: at(-540),
+		},
+		"lasts no longer because a clock was set back after the verdict": {
+			order: order, tried: proved, current: trialConfig, desired: trialConfig, now: -600,
+			begun: at(-600), until: at(-570),
+		},
 		"is forgotten after a day": {order: order, tried: ended, current: trialFrom, desired: trialFrom, now: 36 + 24*60, gone: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,6 +183,9 @@ func TestATrialGoesThroughItsSteps(t *testing.T) {
 			}
 			if over := !got.Tried.Ended.IsZero(); over != c.over || !strings.Contains(got.Tried.Because, c.because) {
 				t.Errorf("the record: %+v", got.Tried)
+			}
+			if !c.begun.IsZero() && (!got.Tried.Begun.Equal(c.begun) || !got.Tried.Until.Equal(c.until) || !got.Next.Equal(c.until)) {
+				t.Errorf("the record: %+v, next %s", got.Tried, got.Next)
 			}
 		})
 	}

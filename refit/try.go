@@ -255,32 +255,25 @@ func (c *Cluster) keepTried(ctx context.Context, o TryOrder, pool string, order 
 	docs *machineconfig.Documents,
 ) error {
 	told := ""
-	tell := func(text string) {
-		if text != told {
-			told = text
-			fmt.Fprintln(o.Out, text)
-		}
-	}
 	for {
 		n, err := c.kube.CoreV1().Nodes().Get(ctx, o.Node, metav1.GetOptions{})
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("nothing was handed to pool %s: node %s is gone", pool, o.Node)
+		case err != nil && ctx.Err() == nil:
 			c.warn("reading node %s: %s; trying again", o.Node, Describe(err))
-		}
-		if err == nil {
+		case err == nil:
 			state := progress.ReadNode(n)
-			t := state.Tried
-			switch {
-			case t == nil || !t.Ordered.Equal(order.Since):
-				tell(fmt.Sprintf("node %s has not begun", o.Node))
-			case !t.Ended.IsZero() && !t.Kept:
-				return fmt.Errorf("nothing was handed to pool %s: the trial on node %s has ended: %s", pool, o.Node, t.Because)
-			case t.Proved.IsZero():
-				tell(fmt.Sprintf("node %s is on its way to %s", o.Node, t.Config))
-			case rollout.Now().Before(t.Proved.Add(o.For)):
-				tell(fmt.Sprintf("node %s has proved %s; pool %s gets it %s after that", o.Node, t.Config, pool,
-					duration.HumanDuration(o.For)))
-			default:
-				return c.handOver(ctx, o.Out, pool, docs)
+			said, over, err := keeping(&state, order, o.For, pool, rollout.Now())
+			if err != nil {
+				return err
+			}
+			if over {
+				return c.endKept(ctx, o.Out, pool, order, docs)
+			}
+			if said != told {
+				told = said
+				fmt.Fprintln(o.Out, said)
 			}
 		}
 		select {
@@ -288,6 +281,53 @@ func (c *Cluster) keepTried(ctx context.Context, o TryOrder, pool string, order 
 			return kept(ctx, o.Node, pool)
 		case <-time.After(keepPoll):
 		}
+	}
+}
+
+// keeping returns how far a node is whose pool is to get what it tries, and whether the wait is over: the node kept
+// the configuration for its time, or stays on it for another reason. It fails where that can't come any more.
+func keeping(n *progress.Node, order *api.Trial, long time.Duration, pool string, now time.Time,
+) (said string, over bool, err error) {
+	t := n.Tried
+	switch {
+	case t == nil || !t.Ordered.Equal(order.Since):
+		if n.Trial == nil || !n.Trial.Since.Equal(order.Since) {
+			return "", false, fmt.Errorf("nothing was handed to pool %s: somebody took the order back from node %s before it "+
+				"began", pool, n.Name)
+		}
+		return fmt.Sprintf("node %s has not begun", n.Name), false, nil
+	case !t.Ended.IsZero() && !t.Kept:
+		return "", false, fmt.Errorf("nothing was handed to pool %s: the trial on node %s has ended: %s", pool, n.Name,
+			t.Because)
+	case !t.Ended.IsZero():
+		return "", true, nil
+	case t.Proved.IsZero():
+		return fmt.Sprintf("node %s is on its way to %s", n.Name, t.Config), false, nil
+	case now.Before(t.Proved.Add(long)):
+		return fmt.Sprintf("node %s has proved %s; pool %s gets it %s after that", n.Name, t.Config, pool,
+			duration.HumanDuration(long)), false, nil
+	}
+	return "", true, nil
+}
+
+// endKept hands the documents to the pool, unless the pool has got another configuration meanwhile: with that one no
+// node has tried them.
+func (c *Cluster) endKept(ctx context.Context, out io.Writer, name string, order *api.Trial,
+	docs *machineconfig.Documents,
+) error {
+	pool, err := c.pool(ctx, name)
+	if err != nil {
+		return err
+	}
+	switch target := pool.Spec.Configuration.Name; target {
+	case order.Config:
+		_, err := fmt.Fprintf(out, "pool %s has %s already; follow the rollout: kubectl refit watch %s\n", name, target, name)
+		return err
+	case order.From:
+		return c.handOver(ctx, out, name, docs)
+	default:
+		return fmt.Errorf("nothing was handed to pool %s: the pool has %s now, and the node tried the documents with %s: try "+
+			"again", name, target, order.From)
 	}
 }
 

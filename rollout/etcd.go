@@ -34,18 +34,26 @@ func (j *judge) etcd() {
 	for i := range j.pool.Nodes {
 		n := &j.pool.Nodes[i]
 		all = all && n.Updated(j.pool.Target)
-		if n.Updated(j.pool.Target) && !j.pool.GoesBack() || j.rules.Holds[n.Name] != nil {
+		stays := n.Updated(j.pool.Target) && !j.pool.GoesBack()
+		if stays && n.Trial == nil {
 			continue
 		}
 		hold := j.pool.Etcd.Hold(n.Name, nodes)
 		if hold == nil {
 			continue
 		}
+		j.lookAgain(j.now.Add(etcdAgain))
+		if j.rules.Etcd == nil {
+			j.rules.Etcd = map[string]*progress.Hold{}
+		}
+		j.rules.Etcd[n.Name] = hold
+		if stays || j.rules.Holds[n.Name] != nil {
+			continue
+		}
 		if j.rules.Holds == nil {
 			j.rules.Holds = map[string]*progress.Hold{}
 		}
 		j.rules.Holds[n.Name] = hold
-		j.lookAgain(j.now.Add(etcdAgain))
 	}
 	// The rollout ends only when etcd is whole after the last node as well.
 	if all && j.asks() && j.rules.Unproved == nil {

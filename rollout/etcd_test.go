@@ -3,6 +3,7 @@
 package rollout
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/noderefit/noderefit/api"
@@ -70,6 +71,27 @@ func TestEtcdHoldsTheControlPlaneWhateverIsBypassed(t *testing.T) {
 	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, p)
 	if !p.Complete() {
 		t.Errorf("after the end: %+v", p.Rules.Unproved)
+	}
+	// A node that has the target leaves it where it is to try something else.
+	p = pool(t, "master", "a B Done", "b B Done", "x B Done")
+	p.Previous, p.Etcd = "B", etcd
+	p.Nodes[0].Trial = &api.Trial{Config: "C", From: "B", Since: now, Bypass: true}
+	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, p)
+	if s := p.TrialStep(&p.Nodes[0], now); s.Send != "" || !strings.Contains(s.Waits, "crashed") || !p.Complete() {
+		t.Errorf("a trial: %+v", s)
+	}
+	if note := p.Rules.Trials["a"]; !strings.Contains(note, "crashed") {
+		t.Errorf("says of the trial: %q", note)
+	}
+	// Nor does it go back meanwhile, and it says so.
+	p.Nodes[0].Trial, p.Nodes[0].Current, p.Nodes[0].Desired = nil, "C", "C"
+	p.Nodes[0].Tried = &api.Tried{Config: "C", From: "B", Begun: now, Ended: now, Because: "its time is over"}
+	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, p)
+	kept := p.Rules.Kept["a"]
+	if s := p.TrialStep(&p.Nodes[0], now); s.Send != "" || !strings.Contains(s.Waits, "crashed") {
+		t.Errorf("the way back: %+v", s)
+	} else if kept == nil || !strings.Contains(kept.Because, "crashed") || !strings.Contains(kept.Do, "etcd-b") {
+		t.Errorf("says of the way back: %+v", kept)
 	}
 	// A node of another pool of the control plane without a member counts.
 	p, arbiter := pool(t, "master", "a A Done", "x A Done"), pool(t, "arbiter", "c B Done")

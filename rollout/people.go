@@ -48,10 +48,13 @@ func keepTrial(p *progress.Pool, n *progress.Node, rules *progress.Rules, now ti
 	}
 }
 
-// noteTrials notes the trials that wait or are over, after the pool has its rules.
+// noteTrials notes the trials that wait or are over, and why a node does not go back yet, after the pool has its rules.
 func noteTrials(p *progress.Pool, now time.Time) {
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
+		if kept := p.Rules.Kept[n.Name]; kept != nil && kept.Verdict == progress.Trying {
+			p.Rules.Kept[n.Name] = p.TrialHold(n)
+		}
 		note := p.TrialNote(n, now)
 		if note == "" {
 			continue

@@ -55,7 +55,8 @@ func needed(pools []mcfgv1.MachineConfigPool, nodes []map[string]string) needs {
 		if order, err := api.Decode[api.Trial](annotations, api.TrialKey); err == nil {
 			out.names[order.Config], out.names[order.From] = true, true
 		}
-		if tried, err := api.Decode[api.Tried](annotations, api.TriedKey); err == nil && tried.Ended.IsZero() {
+		tried, err := api.Decode[api.Tried](annotations, api.TriedKey)
+		if err == nil && (tried.Ended.IsZero() || annotations[api.DesiredConfig] == tried.Config) {
 			out.names[tried.Config], out.names[tried.From] = true, true
 		}
 	}

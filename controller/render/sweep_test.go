@@ -38,6 +38,18 @@ func TestWhatNodesAndPoolsNameIsNeeded(t *testing.T) {
 	}
 }
 
+func TestWhatANodeIsStillToGoBackToIsNeeded(t *testing.T) {
+	tried := api.Tried{Config: called("1"), From: called("2"), Begun: time.Now(), Ended: time.Now()}
+	node := map[string]string{api.DesiredConfig: called("1"), api.TriedKey: api.Encode(tried)}
+	if !needed(nil, []map[string]string{node}).has(called("2")) {
+		t.Error("a trial has ended, the node waits to go back, and where to is not needed")
+	}
+	node[api.DesiredConfig] = called("3")
+	if needed(nil, []map[string]string{node}).has(called("2")) {
+		t.Error("the node has gone back, and where it came from is needed still")
+	}
+}
+
 func TestAPoolThatCanNotBeReadKeepsAllThatIsItsOwn(t *testing.T) {
 	for _, key := range []string{api.PinKey, api.HistoryKey} {
 		pool := *workers(called("1"))
