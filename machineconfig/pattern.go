@@ -4,21 +4,290 @@ package machineconfig
 
 import (
 	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
 	"sync"
+	"unicode"
 )
 
 // pattern is a regular expression that is compiled at its first use. Otherwise the start of each command would compile
 // fifty of them, which takes milliseconds and a megabyte. Most commands use none.
 type pattern struct {
 	compiled func() *regexp.Regexp
+	// words are texts of which each match of the expression has one, in lower case. They are nil if none is known. To
+	// look for words is a hundred times as fast as the expression.
+	words func() []string
+	// hint reports whether a text in lower case can have a match, where words tell too little. It is nil without a hint.
+	hint func(text string) bool
+	// near is true where a match has at most nearLines lines before its word and after it, blank lines aside.
+	near bool
+}
+
+const (
+	nearLines = 4
+	// A text that is shorter than short is not worth looking for the lines around its words.
+	short = 4096
+)
+
+// hinted gives a pattern a hint.
+func (p *pattern) hinted(hint func(text string) bool) *pattern {
+	p.hint = hint
+	return p
+}
+
+// newNearPattern returns a pattern of which each match is near its word.
+func newNearPattern(expression string) *pattern {
+	p := newPattern(expression)
+	p.near = true
+	return p
 }
 
 func newPattern(expression string) *pattern {
-	return &pattern{sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })}
+	return &pattern{
+		compiled: sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) }),
+		words: sync.OnceValue(func() []string {
+			re, err := syntax.Parse(expression, syntax.Perl)
+			if err != nil {
+				return nil // compiled panics
+			}
+			return needed(wordsOf(re))
+		}),
+	}
 }
-
-// match reports whether the text has a match of the pattern.
-func (p *pattern) match(text []byte) bool { return p.compiled().Match(text) }
 
 // matchString reports whether the text has a match of the pattern.
 func (p *pattern) matchString(text string) bool { return p.compiled().MatchString(text) }
+
+// match reports whether the text has a match of the pattern.
+func (p *pattern) match(t *searched) bool {
+	words := p.words()
+	switch {
+	case !t.may(words), p.hint != nil && !p.hint(t.lower):
+		return false
+	case !p.near || len(t.text) < short || len(t.text) != len(t.lower): // offsets in the two differ
+		return p.compiled().MatchString(t.text)
+	}
+	return slices.ContainsFunc(t.around(words), p.compiled().MatchString)
+}
+
+// searched is a text in which several patterns are looked for.
+type searched struct{ text, lower string }
+
+func search(text string) *searched { return &searched{text, fold(text)} }
+
+// fold returns a text in which all that an expression takes for one letter is one: where case does not matter, the long
+// s is an s, too.
+func fold(text string) string { return strings.ReplaceAll(strings.ToLower(text), "\u017f", "s") }
+
+// may reports whether the text has one of the words.
+func (t *searched) may(words []string) bool {
+	return words == nil || slices.ContainsFunc(words, func(w string) bool { return strings.Contains(t.lower, w) })
+}
+
+// around returns the lines around the words in the text.
+func (t *searched) around(words []string) (parts []string) {
+	var at []int
+	for _, word := range words {
+		for from := 0; ; {
+			next := strings.Index(t.lower[from:], word)
+			if next < 0 {
+				break
+			}
+			at = append(at, from+next)
+			from += next + len(word)
+		}
+	}
+	slices.Sort(at)
+	begin, end := 0, 0
+	for _, i := range at {
+		if i < end && t.after(i) <= end {
+			continue
+		}
+		if from := t.before(i); from > end {
+			parts = append(parts, t.text[begin:end])
+			begin = from
+		}
+		end = t.after(i)
+	}
+	return append(parts, t.text[begin:end])
+}
+
+// before returns where the lines before a place in the text begin.
+func (t *searched) before(at int) int {
+	at = strings.LastIndexByte(t.text[:at], '\n') + 1
+	for lines := 0; lines < nearLines && at > 0; {
+		from := strings.LastIndexByte(t.text[:at-1], '\n') + 1
+		if strings.TrimSpace(t.text[from:at]) != "" {
+			lines++
+		}
+		at = from
+	}
+	return at
+}
+
+// after returns where the lines after a place in the text end.
+func (t *searched) after(at int) int {
+	for lines := -1; lines < nearLines && at < len(t.text); {
+		line, _, whole := strings.Cut(t.text[at:], "\n")
+		if lines < 0 || strings.TrimSpace(line) != "" {
+			lines++
+		}
+		if at += len(line); whole {
+			at++
+		}
+	}
+	return at
+}
+
+// mostWords bounds how many words stand for a part of an expression.
+const mostWords = 64
+
+// mostLetters bounds of how many letters one stands at a place of a word.
+const mostLetters = 26
+
+// wordsOf returns texts of which each match has one, in lower case, and nil if there are none. Of the parts of an
+// expression that all have to match, the words of one are enough.
+func wordsOf(re *syntax.Regexp) []string {
+	if all := allOf(re); shortest(all) > 0 {
+		return all
+	}
+	switch re.Op {
+	case syntax.OpCapture, syntax.OpPlus:
+		return wordsOf(re.Sub[0])
+	case syntax.OpRepeat:
+		if re.Min > 0 {
+			return wordsOf(re.Sub[0])
+		}
+	case syntax.OpAlternate:
+		var all []string
+		for _, sub := range re.Sub {
+			words := wordsOf(sub)
+			if words == nil {
+				return nil
+			}
+			all = append(all, words...)
+		}
+		return all
+	case syntax.OpConcat:
+		return wordsOfParts(re.Sub)
+	}
+	return nil
+}
+
+// wordsOfParts returns the words of parts that follow one another. Parts of which all matches are known are joined.
+func wordsOfParts(parts []*syntax.Regexp) (best []string) {
+	better := func(words []string) {
+		if more := shortest(words) - shortest(best); more > 0 || more == 0 && len(words) < len(best) {
+			best = words
+		}
+	}
+	joined := []string{""}
+	for _, sub := range parts {
+		all := allOf(sub)
+		if all != nil && len(joined)*len(all) <= mostWords {
+			joined = times(joined, all)
+			continue
+		}
+		better(joined)
+		better(wordsOf(sub))
+		if joined = all; all == nil {
+			joined = []string{""}
+		}
+	}
+	better(joined)
+	return best
+}
+
+// allOf returns all texts that an expression matches, in lower case, and nil where they are too many.
+func allOf(re *syntax.Regexp) []string {
+	switch re.Op {
+	case syntax.OpEmptyMatch, syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText,
+		syntax.OpWordBoundary, syntax.OpNoWordBoundary:
+		return []string{""}
+	case syntax.OpLiteral:
+		return plain(string(re.Rune))
+	case syntax.OpCharClass:
+		var all []string
+		for i := 0; i < len(re.Rune); i += 2 {
+			if re.Rune[i+1]-re.Rune[i] > mostWords {
+				return nil
+			}
+			for r := re.Rune[i]; r <= re.Rune[i+1]; r++ {
+				one := plain(string(r))
+				if one == nil || len(all) == mostWords {
+					return nil
+				}
+				all = append(all, one...)
+			}
+		}
+		slices.Sort(all)
+		if all = slices.Compact(all); len(all) > mostLetters {
+			return nil // as good as any
+		}
+		return all
+	case syntax.OpCapture:
+		return allOf(re.Sub[0])
+	case syntax.OpQuest:
+		if all := allOf(re.Sub[0]); all != nil {
+			return append([]string{""}, all...)
+		}
+	case syntax.OpAlternate:
+		var all []string
+		for _, sub := range re.Sub {
+			words := allOf(sub)
+			if words == nil || len(all)+len(words) > mostWords {
+				return nil
+			}
+			all = append(all, words...)
+		}
+		return all
+	case syntax.OpConcat:
+		all := []string{""}
+		for _, sub := range re.Sub {
+			words := allOf(sub)
+			if words == nil || len(all)*len(words) > mostWords {
+				return nil
+			}
+			all = times(all, words)
+		}
+		return all
+	}
+	return nil
+}
+
+// needed returns the words without those that have another one in them.
+func needed(words []string) []string {
+	all := slices.Clone(words)
+	return slices.DeleteFunc(slices.Compact(words), func(word string) bool {
+		return slices.ContainsFunc(all, func(other string) bool { return other != word && strings.Contains(word, other) })
+	})
+}
+
+// plain returns a text as searched has it, and nil for one with letters of other scripts.
+func plain(text string) []string {
+	text = fold(text)
+	if strings.IndexFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) >= 0 {
+		return nil
+	}
+	return []string{text}
+}
+
+// times returns each text of the one list before each text of the other.
+func times(before, after []string) []string {
+	all := make([]string, 0, len(before)*len(after))
+	for _, b := range before {
+		for _, a := range after {
+			all = append(all, b+a)
+		}
+	}
+	return all
+}
+
+// shortest returns the length of the shortest word, and 0 if there are no words.
+func shortest(words []string) int {
+	if len(words) == 0 {
+		return 0
+	}
+	return len(slices.MinFunc(words, func(a, b string) int { return len(a) - len(b) }))
+}

@@ -3,7 +3,6 @@
 package machineconfig
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"net/url"
@@ -135,52 +134,52 @@ var (
 	// another file.
 	kubeconfig = newPattern(
 		`(?m)(?:^|[\s{,"'])(?:kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}#])|users["']?\s*:)`)
-	credentialField = newPattern(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
+	credentialField = newNearPattern(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
 	// registryAuth matches a pull secret, in any file.
-	registryAuth = newPattern(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
+	registryAuth = newNearPattern(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
 	// password matches a password in a URL. A variable or a placeholder is no password: its value comes from elsewhere.
-	password = newPattern(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:` +
+	password = newNearPattern(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:` +
 		`(?:[^/\s@"'$<{%][^/\s@"']*|\$[^/\s@"'{]*[^/\s@"'{A-Za-z0-9_][^/\s@"']*|` +
 		`\$[a-z0-9][^/\s@"']*|%[0-9A-Fa-f]{2}[^/\s@"']*)@`)
 	// userToken matches a token in place of the user's name in a URL, by the prefixes of well-known issuers.
-	userToken = newPattern(`://(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-)[^/\s@"']+@`)
+	userToken = newNearPattern(`://(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-)[^/\s@"']+@`)
 	// packedKey matches base64 of a PEM with a private key, at each of the three offsets of "PRIVATE KEY".
 	packedKey = newPattern(`LS0tLS1CRUdJTi[A-Za-z0-9+/]*(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)`)
 	// header matches a header of a request that identifies the client.
-	header = newPattern(`(?i)authorization["']?\s*[:=]\s*\[?\s*["']?(?:basic|bearer)\s+[^\s"'$<{]`)
+	header = newNearPattern(`(?i)authorization["']?\s*[:=]\s*\[?\s*["']?(?:basic|bearer)\s+[^\s"'$<{]`)
 	// tomlAuth matches the credentials of a registry in containerd's config.toml.
 	tomlAuth = newPattern(`(?s)\.auth\]\s[^\[]*\b(?:password|auth|identitytoken)\s*=\s*["'][^"'$<{]`)
 	// wireGuard matches the key of a tunnel.
 	wireGuard = newPattern(`(?m)^\s*(?:PrivateKey|PresharedKey)\s*=\s*\S`)
 	// assigned matches a variable of a unit with the name of a secret, or a credential in a unit. A path, a variable or an
 	// empty value is no secret.
-	assigned = newPattern(`(?im)(?:^\s*SetCredential\s*=\s*[^:\s]+:\s*\S|` +
+	assigned = newNearPattern(`(?im)(?:^\s*SetCredential\s*=\s*[^:\s]+:\s*\S|` +
 		`[\s="'][\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)\s*=\s*["']?[^\s"'$<{/%])`)
 )
 
 // text checks the text of a file.
 func (f *finder) text(text []byte, field string, args ...any) {
-	if why := secretText(text); why != "" {
+	if why := secretText(search(string(text))); why != "" {
 		f.add(why, field, args...)
 	}
 }
 
 // secretText returns the reason why a text holds a secret.
-func secretText(text []byte) string {
+func secretText(t *searched) string {
 	switch {
-	case privateKey.match(text):
+	case privateKey.match(t):
 		return "there is a private key in it"
-	case kubeconfig.match(text) && credentialField.match(text):
+	case kubeconfig.match(t) && credentialField.match(t):
 		return "the text is a kubeconfig with credentials"
-	case packedKey.match(text):
+	case packedKey.match(t):
 		return "there is a private key in it, in base64"
-	case wireGuard.match(text):
+	case wireGuard.match(t):
 		return "there is the key of a tunnel in it"
-	case header.match(text):
+	case header.match(t):
 		return "there is an Authorization with credentials in it"
-	case registryAuth.match(text), tomlAuth.match(text):
+	case registryAuth.match(t), tomlAuth.match(t):
 		return "there are credentials of a registry in it"
-	case bytes.Contains(text, []byte("://")) && (password.match(text) || userToken.match(text)):
+	case strings.Contains(t.text, "://") && (password.match(t) || userToken.match(t)):
 		return "there is a URL with a password in it"
 	}
 	return ""
@@ -189,7 +188,7 @@ func secretText(text []byte) string {
 // unit checks a unit or drop-in. Every user on the host can read a unit, and nearly all its words are settings.
 func (f *finder) unit(text []byte, field string, args ...any) {
 	before := len(f.found)
-	if f.text(text, field, args...); len(f.found) == before && assigned.match(text) {
+	if f.text(text, field, args...); len(f.found) == before && assigned.match(search(string(text))) {
 		f.add("there is a variable or credential in it that is named like a secret", field, args...)
 	}
 }
