@@ -540,14 +540,15 @@ func (r *Report) noDaemon(n *nodeReport) *Answer {
 		}
 	}
 	// A daemon first reports when its node is offered a configuration: before, it has nothing to say.
-	if r.view.States != nil && n.state == nil && n.Desired != "" {
-		return &Answer{
-			Verdict: NoDaemon, Blocking: cmp.Or(r.daemon(n), workload),
-			Because: "the daemon has never reported from the node: the node has no MachineConfigNode",
-			Do:      "see its log: " + r.daemonLog(n),
-		}
+	if r.view.States == nil || n.state != nil || n.Desired == "" {
+		return nil
 	}
-	return nil
+	// It takes a moment to make the MachineConfigNode: nobody is to blame for that.
+	return &Answer{
+		Verdict: NotTakenUp, Blocking: r.daemon(n),
+		Because: fmt.Sprintf("the node was offered %s; its agent has not reported yet", n.Desired),
+		Do:      "if this lasts for more than some seconds, see the log of the agent: " + r.daemonLog(n),
+	}
 }
 
 // notTakenUp answers for a node whose daemon has not read the desired configuration.

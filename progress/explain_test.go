@@ -300,7 +300,7 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.Daemons["a"] = Daemon{Namespace: api.Namespace, Pod: "daemon-a", Trouble: "ImagePullBackOff", Since: began}
 		}, "a", explanation{NoDaemon, "Pod " + api.Namespace + "/daemon-a", 0, []string{"ImagePullBackOff"}, "describe pod"}},
 		"daemon that never spoke": {func(w *world) { delete(w.States, "a") }, "a",
-			explanation{NoDaemon, "Pod " + api.Namespace + "/daemon-a", never, []string{"no MachineConfigNode"},
+			explanation{NotTakenUp, "Pod " + api.Namespace + "/daemon-a", never, []string{"has not reported yet"},
 				"logs daemon-a"}},
 		"daemon that has nothing to report yet": {func(w *world) {
 			w.unwritten()
@@ -317,10 +317,11 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.States["a"].Spec.ConfigVersion.Desired = renderedA
 		}, "a", explanation{NotTakenUp, "Pod " + api.Namespace + "/daemon-a", never,
 			[]string{"its agent still reports"}, "logs"}},
+		// watch knows no pods: it shows nobody who is to blame for that moment.
 		"host service that never spoke": {func(w *world) {
 			w.Daemons = nil
 			delete(w.States, "a")
-		}, "a", explanation{NoDaemon, "DaemonSet " + api.Namespace + "/machine-config-daemon", never, nil, "journalctl"}},
+		}, "a", explanation{NotTakenUp, "", never, []string{"has not reported yet"}, "journalctl"}},
 		"rolled back": {func(w *world) {
 			w.at(w.a, renderedA, renderedB, api.RolledBack, "rolled back")
 			quarantineOn(w.a)

@@ -395,7 +395,7 @@ func TestANodeThatWaitsForLongIsTold(t *testing.T) {
 	l.setClock(start.Add(14 * time.Minute))
 	l.setClock(start.Add(17 * time.Minute))
 	l.hears(r, "blocked")
-	if got := r.last(); !slices.Equal(got.Nodes, []string{"w-0"}) || got.Reason != "NoDaemon" || got.Do == "" {
+	if got := r.last(); !slices.Equal(got.Nodes, []string{"w-0"}) || got.Reason != "NotTakenUp" || got.Do == "" {
 		t.Errorf("it was told %+v", got)
 	}
 	l.event("worker", "Blocked", "node w-0 waits since")
