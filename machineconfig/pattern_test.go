@@ -58,7 +58,11 @@ func made(re *syntax.Regexp, chance *rand.Rand) string {
 	case syntax.OpQuest:
 		times(0, 1)
 	case syntax.OpRepeat:
-		times(re.Min, max(re.Min, re.Max, re.Min+2*min(0, re.Max)*-1))
+		if re.Max < 0 {
+			times(re.Min, re.Min+2)
+		} else {
+			times(re.Min, re.Max)
+		}
 	case syntax.OpCapture:
 		times(1, 1)
 	case syntax.OpConcat:
