@@ -85,7 +85,9 @@ const (
 )
 
 // keyOwners are what keys that are secrets are named after.
-var keyOwners = []string{"api", "access", "secret", "private", "auth", "encryption", "shared", "signing", "account", "client"}
+var keyOwners = []string{
+	"api", "access", "secret", "private", "auth", "encryption", "shared", "signing", "account", "client",
+}
 
 // namesKey reports whether the text, in lower case, has a word key right behind one of keyOwners.
 func namesKey(text string) bool {

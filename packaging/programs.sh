@@ -23,16 +23,37 @@ shift
 # but for the project's own code and the runtime. This takes a tenth of its bytes.
 small=(-gcflags='all=-l' -gcflags='github.com/noderefit/...=' -gcflags='runtime/...=')
 
+# tell says every few seconds how far a compilation is, and passes on what else the go command says.
+tell() {
+	local line count=0 said=-5
+	while IFS= read -r line; do
+		if [[ ! $line =~ ^[A-Za-z0-9_./~+-]+$ ]]; then
+			echo "$line"
+			continue
+		fi
+		count=$((count + 1))
+		if ((SECONDS - said >= 5)); then
+			said=$SECONDS
+			echo "build: $count packages compiled in $SECONDS s, now $line (once; the next build takes seconds)"
+		fi
+	done
+}
+
+# compile is go build. What it says of its work goes to the standard error.
+compile() { # ARGUMENTS-OF-GO-BUILD...
+	{
+		CGO_ENABLED=0 go build -v -trimpath -buildvcs=false -tags="${TAGS:-}" "$@" 2>&1 >&3 3>&- | tell >&2
+	} 3>&1
+}
+
 others=()
 for name in "$@"; do
 	if [[ $name == machine-config-daemon ]]; then
-		CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags="${TAGS:-}" "${small[@]}" -ldflags "-s -w -X main.version=$version" \
-			-o "$dir/" "./cmd/$name"
+		compile "${small[@]}" -ldflags "-s -w -X main.version=$version" -o "$dir/" "./cmd/$name"
 	else
 		others+=("./cmd/$name")
 	fi
 done
 if ((${#others[@]})); then
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags="${TAGS:-}" \
-		-ldflags "-s -w -X main.version=$version${REGISTRY:+ -X main.registry=$REGISTRY}" -o "$dir/" "${others[@]}"
+	compile -ldflags "-s -w -X main.version=$version${REGISTRY:+ -X main.registry=$REGISTRY}" -o "$dir/" "${others[@]}"
 fi

@@ -326,8 +326,8 @@ func (c *Cluster) endKept(ctx context.Context, out io.Writer, name string, order
 	case order.From:
 		return c.handOver(ctx, out, name, docs)
 	default:
-		return fmt.Errorf("nothing was handed to pool %s: the pool has %s now, and the node tried the documents with %s: try "+
-			"again", name, target, order.From)
+		return fmt.Errorf("nothing was handed to pool %s: the pool has %s now, and the node tried the documents with %s: "+
+			"try again", name, target, order.From)
 	}
 }
 
