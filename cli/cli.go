@@ -131,6 +131,15 @@ func Root(cmd *cobra.Command, version string) {
 	addManual(cmd)
 }
 
+// Examples gives the commands of a program what --help shows as examples, by their names.
+func Examples(root *cobra.Command, examples map[string]string) {
+	for _, c := range root.Commands() {
+		if text := examples[c.Name()]; text != "" {
+			c.Example = text
+		}
+	}
+}
+
 func versionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

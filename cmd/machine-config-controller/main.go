@@ -44,6 +44,7 @@ func command() *cobra.Command {
 	}
 	cli.Root(root, version)
 	root.AddCommand(run(), render(), templates(), simulate())
+	cli.Examples(root, examples)
 	return root
 }
 

@@ -54,7 +54,8 @@ func runCommand() *cobra.Command {
 		Long: `run is the node's side of a cluster: it watches its own Node and the configurations that this Node is to have,
 and has the host stage, apply and prove them. What it does on the host it does in units of the host's, so that ending
 it interrupts nothing.`,
-		Args: cli.NoArgs,
+		Example: `  machine-config-daemon run --kubeconfig /etc/kubernetes/kubelet.conf --node worker-1`,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.phases {
 				return daemon.WritePhases(os.Stdout)

@@ -126,6 +126,7 @@ configuration, 5 refused because another operation or manager is at work.`,
 	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
 		repairCommand(), deliverCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand(),
 		hooksCommand(), beforeDrainCommand())
+	cli.Examples(cmd, examples)
 	return cmd
 }
 

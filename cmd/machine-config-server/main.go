@@ -71,6 +71,8 @@ with a secret, and the kubeconfig to join the cluster with, require a token (in 
 --allow-unauthenticated every client gets everything.
 
 Exit codes: 0 done, 1 failed, 2 usage.`,
+		Example: `  machine-config-server --secure-port 22623 --cert tls.crt --key tls.key
+  machine-config-server --secure-port 22623 --cert tls.crt --key tls.key --dir rendered/`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := cli.NoArgs(cmd, args); err != nil {
 				return err
