@@ -70,7 +70,7 @@ type Cluster struct {
 	temporary bool // we made the directory
 	ports     *ports
 	authority *authority
-	api       *process
+	api, etcd *process
 	others    []*process
 	hosts     int
 }
@@ -208,13 +208,13 @@ func (c *Cluster) port(which int) int { return c.ports.first + which }
 
 func (c *Cluster) startEtcd(ctx context.Context) error {
 	url := "http://" + address(c.port(portEtcd))
-	p, err := start(c.options.Dir, "etcd", "--data-dir=etcd", "--log-level=warn", "--unsafe-no-fsync=true",
+	p, err := start(c.options.Dir, "etcd", "--data-dir="+etcdData, "--log-level=warn", "--unsafe-no-fsync=true",
 		"--quota-backend-bytes=4294967296", "--listen-client-urls="+url, "--advertise-client-urls="+url,
 		"--listen-peer-urls=http://"+address(c.port(portEtcdPeer)))
 	if err != nil {
 		return err
 	}
-	c.others = append(c.others, p)
+	c.etcd = p
 	return p.wait(ctx, stranger, url+"/health")
 }
 
@@ -324,6 +324,10 @@ func (c *Cluster) Stop() error {
 		p.Kill()
 	}
 	c.others = nil
+	if c.etcd != nil {
+		c.etcd.Kill()
+		c.etcd = nil
+	}
 	if c.ports == nil {
 		return nil
 	}
