@@ -114,7 +114,7 @@ func (p *Pool) beginTrial(n *Node, now time.Time) TrialStep {
 	wait := func(why string) TrialStep { return TrialStep{Tried: n.Tried, Waits: why} }
 	var hold *Hold
 	for _, h := range p.trialHolds(n) {
-		if h != nil && !(order.Bypass && bypassable[h.Verdict]) {
+		if h != nil && (!order.Bypass || !bypassable[h.Verdict]) {
 			hold = cmp.Or(hold, h)
 		}
 	}
