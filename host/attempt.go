@@ -11,6 +11,7 @@ import (
 
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/bootloader"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -401,6 +402,9 @@ func (h *Host) goTo(ctx context.Context, a *attempt) error {
 // images may bring arguments too.
 func (h *Host) chooseArguments(ctx context.Context, a *attempt) error {
 	u := a.update
+	if h.plain == nil {
+		return h.changeLoader(ctx, a)
+	}
 	if w, is := h.composer.(withdrawer); is {
 		if err := w.Withdraw(ctx); err != nil {
 			return err
@@ -415,6 +419,23 @@ func (h *Host) chooseArguments(ctx context.Context, a *attempt) error {
 		a.result.Plan.NeedsFullReboot("the OS or its kernel arguments change")
 	}
 	return nil
+}
+
+// changeLoader decides what changes in the boot loader's files, on a host without ostree.
+func (h *Host) changeLoader(ctx context.Context, a *attempt) (err error) {
+	c := a.change(plan.Kargs)
+	if len(c.Delete)+len(c.Append) == 0 {
+		return nil
+	}
+	a.update.Loader, err = h.loader.Prepare(ctx, bootloader.Arguments{Delete: c.Delete, Append: c.Append,
+		Owned: a.update.Revision.OwnedKargs, Wanted: slices.Concat(a.cfg.KernelArguments, a.arguments),
+		Managed: func(path string) bool {
+			return slices.ContainsFunc(a.compiled.Wants, func(w files.Want) bool { return w.Path == path })
+		}})
+	if errors.As(err, new(*bootloader.Refusal)) {
+		return &UnreachableError{Err: fmt.Errorf("%s: %s: %w", a.cfg.Name, plan.Kargs.Field(), err)}
+	}
+	return err
 }
 
 // findSpace keeps the deployments after the booted one until the new deployment is proved. If their kernels take the

@@ -29,6 +29,7 @@ import (
 
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/bootc"
+	"github.com/noderefit/noderefit/bootloader"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
@@ -90,6 +91,7 @@ type Host struct {
 	// composefs is how the host boots where bootc runs it without ostree. Its journal carries everything.
 	composefs bootc.Composefs
 	plain     *ostree.Plain
+	loader    *bootloader.Loader // nil with ostree, on bootc's composefs, and where systemd does not run
 	grub      *ostree.GRUB
 	composer  composer
 	// units runs hooks and the composer's tools. Without a composer there are no tools.
@@ -181,6 +183,9 @@ func (h *Host) open(backend OS) error {
 		default:
 			h.composer = h.deployments
 		}
+	}
+	if h.services != nil && !booted && h.composefs == "" {
+		h.loader = bootloader.Find(h.root, ostree.Exec)
 	}
 	var err error
 	if h.plain != nil {
@@ -324,6 +329,9 @@ func (h *Host) engine() *transaction.Engine {
 	if h.services != nil {
 		e.Services, e.Prove, e.Unheld = h.services, h.verdictLive, h.unheld
 	}
+	if h.loader != nil {
+		e.BootLoader = h.loader
+	}
 	return e
 }
 
@@ -395,9 +403,15 @@ func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error
 	return cfg, nil
 }
 
-// booted returns the running deployment, the zero value without ostree.
+// setsArguments reports whether this host can be given kernel arguments.
+func (h *Host) setsArguments() bool { return h.plain != nil || h.loader != nil && h.loader.Known() }
+
+// booted returns the running deployment. Without ostree it has the arguments of the next boot alone.
 func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
-	if h.plain == nil {
+	if h.plain == nil && h.loader != nil {
+		line, err := h.loader.CommandLine()
+		return ostree.Deployment{KernelArguments: line}, err
+	} else if h.plain == nil {
 		return ostree.Deployment{}, nil
 	}
 	ds, err := h.deployments.Status(ctx)

@@ -32,7 +32,10 @@ func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 	if h.composefs != "" {
 		opts.WithoutOS = func(kind plan.Kind) string { return h.composefs.Refusal(kind.Field()) }
 	}
-	if h.plain != nil {
+	if h.loader != nil {
+		opts.WithoutOS = func(kind plan.Kind) string { return h.loader.Refusal(kind.Field()) }
+	}
+	if h.setsArguments() {
 		opts.Kargs = &plan.HostKargs{CommandLine: booted.KernelArguments}
 		if r.Committed != nil {
 			opts.Kargs.Owned = r.Committed.OwnedKargs
@@ -275,7 +278,7 @@ func skipped(p *plan.Plan) []string {
 // owned returns the kernel arguments that are ours once the plan is carried out.
 func (h *Host) owned(r *transaction.Record, booted ostree.Deployment, cfg *machineconfig.Config,
 	p *plan.Plan) []string {
-	if h.plain == nil {
+	if !h.setsArguments() {
 		return nil
 	}
 	var owned []string
@@ -292,59 +295,9 @@ func (h *Host) owned(r *transaction.Record, booted ostree.Deployment, cfg *machi
 // observed returns the old configuration as the host has it now. Drift then counts as a difference like any other, and
 // takes the actions of its policy.
 func observed(old *machineconfig.Config, drift []Drift) *machineconfig.Config {
-	if len(drift) == 0 {
-		return old
-	}
-	c := *old
 	drifted := map[string][]string{}
 	for _, d := range drift {
-		s := d.key()
-		drifted[s] = append(drifted[s], d.What)
+		drifted[d.key()] = append(drifted[d.key()], d.What)
 	}
-	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f machineconfig.File) bool {
-		return drifted[layout.Subject("file", f.Path)] != nil
-	})
-	c.Directories = slices.DeleteFunc(slices.Clone(c.Directories), func(d machineconfig.Directory) bool {
-		return drifted[layout.Subject("directory", d.Path)] != nil
-	})
-	c.Links = slices.DeleteFunc(slices.Clone(c.Links), func(l machineconfig.Link) bool {
-		return drifted[layout.Subject("link", l.Path)] != nil
-	})
-	c.Users = slices.Clone(c.Users)
-	for i, u := range c.Users {
-		if drifted[layout.Subject("sshkeys", u.Name)] != nil {
-			c.Users[i].Keys = nil
-		}
-		if drifted[layout.Subject("password", u.Name)] != nil {
-			c.Users[i].PasswordHash = nil
-		}
-	}
-	c.Units = slices.Clone(c.Units)
-	for i, u := range c.Units {
-		if what := drifted[layout.Subject("unit", u.Name)]; what != nil {
-			c.Units[i] = driftedUnit(u, what)
-		}
-		c.Units[i].Dropins = slices.DeleteFunc(slices.Clone(u.Dropins), func(d machineconfig.Dropin) bool {
-			return drifted[layout.Subject("dropin", u.Name+"/"+d.Name)] != nil
-		})
-	}
-	return &c
-}
-
-// driftedUnit returns a unit that differs from u in those aspects.
-func driftedUnit(u machineconfig.Unit, what []string) machineconfig.Unit {
-	for _, w := range what {
-		switch files.What(w) {
-		case files.Enabled:
-			if u.Enabled != nil {
-				no := !*u.Enabled
-				u.Enabled = &no
-			}
-		case files.Masked:
-			u.Mask = nil
-		default:
-			u.Contents = ""
-		}
-	}
-	return u
+	return layout.Drifted(old, drifted)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/noderefit/noderefit/api"
@@ -36,7 +37,11 @@ type Status struct {
 	Road string `json:"road"`
 	// BootLimit is how often a new deployment may boot unproved before the boot loader itself rolls back, or why the boot
 	// loader never does. Only the command status sets BootLimit, on hosts with ostree.
-	BootLimit   string                    `json:"bootLimit,omitempty"`
+	BootLimit string `json:"bootLimit,omitempty"`
+	// Host is the kind of the host, with its boot loader where it has no ostree, and Promises is what an update with a
+	// reboot keeps there. Only the command status sets them.
+	Host        string                    `json:"host,omitempty"`
+	Promises    string                    `json:"promises,omitempty"`
 	Deployments []DeploymentStatus        `json:"deployments"`
 	Transaction *transaction.Progress     `json:"transaction"`
 	Quarantined []transaction.Quarantined `json:"quarantined"`
@@ -80,6 +85,8 @@ func (h *Host) Status(ctx context.Context) *Status {
 	_, _ = h.road(ctx) // the answer contains its error
 	s := h.statusOf(ctx, r)
 	h.stuck(ctx, r, s)
+	s.Host = h.kind()
+	s.Promises = transaction.Promises(transaction.Road(strings.SplitN(s.Road, ":", 2)[0]), h.setsArguments())
 	if h.grub != nil {
 		s.BootLimit = fmt.Sprint(h.grub.Limit(), " boots")
 		if err := h.grub.Counts(); err != nil {
@@ -97,6 +104,21 @@ func (h *Host) Status(ctx context.Context) *Status {
 		}
 	}
 	return s
+}
+
+// kind names the kind of the host, as the table of promises in docs/os-updates.md does.
+func (h *Host) kind() string {
+	switch {
+	case h.composefs != "":
+		return h.composefs.String()
+	case h.plain != nil:
+		return strings.Replace("host of "+string(h.os), " ostree", " plain ostree", 1)
+	case h.loader != nil:
+		return "host of packages; boot loader: " + h.loader.String()
+	case h.services != nil:
+		return "host of ostree, worked without it"
+	}
+	return "directory"
 }
 
 func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {

@@ -86,8 +86,8 @@ var steps = []step{
 	{name: "compose", do: (*Host).prepareOS, stages: true, roads: deploying, fails: failsBefore,
 		when: "the OS changes", applies: composes, undo: "kept for the next try",
 		does: "bring the OS to the disk, under the lock of staging"},
-	{name: "kernel arguments", do: (*Host).chooseArguments, stages: true, roads: deploying, fails: failsBefore,
-		does: "decide the arguments of the new deployment, and which arguments are ours"},
+	{name: "kernel arguments", do: (*Host).chooseArguments, stages: true, roads: booting, fails: failsBefore,
+		does: "decide the arguments of the new deployment, or the boot loader's files, and which arguments are ours"},
 	{name: "judge", do: (*Host).judgeOS, stages: true, roads: deploying, fails: failsBefore,
 		when: "the OS changes", applies: composes,
 		does: "refuse an OS that would not boot with these arguments, or that leaves no way back"},
@@ -113,8 +113,9 @@ var steps = []step{
 		does:   "make the deployment, with the configuration in its /etc, and check that the deployment can boot",
 		points: []string{"materialise", "deployed", "noted", "etc PATH", "etc written", "materialised"}},
 	{name: "commit", do: (*Host).commit, fails: failsAfter, undo: "withdraw, go back, or undo the journal",
-		does:   "decide, by one rename: make the new deployment the default, or write the decision to the record",
-		points: []string{"prepared", "pending", "counted", "fallback", "committed"}},
+		does: "decide, by one rename: make the new deployment the default, or write the decision to the record, and then " +
+			"the boot loader's files",
+		points: []string{"prepared", "pending", "counted", "fallback", "loader PATH", "committed"}},
 	{name: "take effect", do: (*Host).takeEffect, roads: running, fails: failsAfter,
 		undo:   "undo the journal, and act again",
 		does:   "rename the files, reload and restart, prove, settle",
@@ -139,7 +140,7 @@ var bootSteps = []step{
 		does: "find out which deployment has booted; write the files, on the staged road, in place, into a transient /etc",
 		undo: "go back",
 		points: []string{"first boot", "clock", "etc begun", "etc PATH", "etc written", "etc staged", "etc recorded",
-			"reread", "again", "give up", "apply PATH", "applied", "daemon-reload", "act SERVICE"}},
+			"reread", "loader PATH", "again", "give up", "apply PATH", "applied", "daemon-reload", "act SERVICE"}},
 	{name: "own units", do: (*Host).ownUnits, when: "an update is under way",
 		applies: func(_ *Host, a *attempt) bool { return a.record.Pending != nil },
 		does:    "restore the units that the verdict needs"},
@@ -153,7 +154,7 @@ var bootSteps = []step{
 		applies: func(_ *Host, a *attempt) bool { return a.judged && a.verdict != nil },
 		does:    "make the old deployment the default, undo the journal, quarantine the content, and reboot",
 		points: []string{"given up", "return", "returning", "recounted", "default", "moved", "default is the old one",
-			"undo PATH", "undone", "taken back", "dropped", "returned", "rolled back", "discard"}},
+			"undo PATH", "undone", "loader PATH", "taken back", "dropped", "returned", "rolled back", "discard"}},
 }
 
 // carryOut takes the steps of a table, in their order, until one fails or the attempt is over.

@@ -74,6 +74,9 @@ func (s *Status) WriteText(w io.Writer) error {
 		l.printf("Skipped:   %s (left out by --skip-os)", strings.Join(s.Skipped, ", "))
 	}
 	l.printf("OS:        %s, road: %s", s.OS, s.Road)
+	if s.Host != "" {
+		l.printf("Host:      %s\nPromises:  %s", s.Host, s.Promises)
+	}
 	if none, is := strings.CutPrefix(s.BootLimit, "none: "); is {
 		l.printf("Boot:      a person has to help when a new kernel never comes up: %s", none)
 	} else if s.BootLimit != "" {

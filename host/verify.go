@@ -223,11 +223,11 @@ func driftOf(d files.Difference) Drift {
 // demands meant on this host, nil where not known.
 func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted ostree.Deployment,
 	layers *transaction.Layers) ([]Drift, error) {
-	if h.plain == nil {
+	if h.plain == nil && h.loader == nil {
 		return nil, nil
 	}
 	var out []Drift
-	line, err := h.commandLine()
+	line, err := kargs.Running(h.root.ReadFile)
 	if err != nil {
 		line = booted.KernelArguments
 	}
@@ -235,7 +235,7 @@ func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted os
 		out = append(out, Drift{Kind: "kargs", What: "missing", Expected: kargs.Join(missing),
 			Found: "not on the command line"})
 	}
-	if !asksForOS(cfg) {
+	if h.plain == nil || !asksForOS(cfg) {
 		return out, nil
 	}
 	now, err := h.current(ctx)
@@ -248,22 +248,4 @@ func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted os
 	}
 	more, err := h.layersDrift(cfg, now, layers)
 	return append(out, more...), err
-}
-
-// commandLine returns the command line with which the kernel was booted. In a container that is the command line of the
-// container's init: systemd itself reads it there.
-func (h *Host) commandLine() ([]string, error) {
-	if h.exists("/run/systemd/container") {
-		data, err := h.root.ReadFile("/proc/1/cmdline")
-		if err != nil {
-			return nil, err
-		}
-		args := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
-		return kargs.Split(strings.Join(args[1:], " ")), nil
-	}
-	data, err := h.root.ReadFile("/proc/cmdline")
-	if err != nil {
-		return nil, err
-	}
-	return kargs.Split(strings.TrimSpace(string(data))), nil
 }

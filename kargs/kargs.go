@@ -326,3 +326,18 @@ func common(line, wanted []string) []bool {
 	}
 	return found
 }
+
+// Running returns the command line with which the kernel was booted. In a container that is the command line of the
+// container's init: systemd itself reads it there. read reads a file of the host.
+func Running(read func(path string) ([]byte, error)) ([]string, error) {
+	if _, err := read("/run/systemd/container"); err == nil {
+		data, err := read("/proc/1/cmdline")
+		if err != nil {
+			return nil, err
+		}
+		args := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		return Split(strings.Join(args[1:], " ")), nil
+	}
+	data, err := read("/proc/cmdline")
+	return Split(strings.TrimSpace(string(data))), err
+}

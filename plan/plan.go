@@ -202,7 +202,8 @@ type Options struct {
 	OS *OS
 	// Committed, if set, is the current configuration without drift. It tells what is mounted.
 	Committed *machineconfig.Config
-	// NoOS means that the host can't change its operating system, so each OS change is Unreconcilable.
+	// NoOS means that the host can't change its operating system, so each OS change is Unreconcilable. With Kargs the host
+	// can change its kernel arguments all the same.
 	NoOS bool
 	// WithoutOS, if set, returns why the host can't change that part, and what to do.
 	WithoutOS func(Kind) string
@@ -266,7 +267,7 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 			}
 		case c.Kind.OS() && opts.SkipOS:
 			p.Skipped = append(p.Skipped, c)
-		case c.Kind.OS() && opts.NoOS:
+		case c.Kind.OS() && opts.NoOS && (c.Kind != Kargs || opts.Kargs == nil):
 			p.Unreconcilable = append(p.Unreconcilable, withoutOS(c, opts.WithoutOS))
 		default:
 			p.Changes = append(p.Changes, c)

@@ -35,6 +35,25 @@ const (
 // Deploys reports whether the road is for hosts with ostree.
 func (r Road) Deploys() bool { return r != RoadInPlace && r != RoadTree }
 
+// Promises returns what an update with a reboot keeps on that road, in words for people. arguments means that the host
+// can be given kernel arguments.
+func Promises(road Road, arguments bool) string {
+	const back = " change in one boot, whatever is cut, and are proved in it; all of it comes back after a no"
+	switch {
+	case road == RoadSwitch:
+		return "OS, kernel arguments and files" + back
+	case road == RoadStaged:
+		return "OS, kernel arguments and files" + back + "; a cut before the shutdown is over loses the update"
+	case road == RoadInPlace && arguments:
+		return "kernel arguments and files" + back + "; a host that does not get as far as recovery needs a person"
+	case road == RoadInPlace:
+		return "files" + back + "; a host that does not get as far as recovery needs a person; no kernel arguments"
+	case road == RoadTree:
+		return "files change at once, wholly or not at all, whatever is cut; nothing is proved"
+	}
+	return "changes without a reboot alone"
+}
+
 // situation is the input of recovery's decision, besides the boot record.
 type situation struct {
 	Booted  string // deployment, "" on a host without ostree

@@ -65,6 +65,7 @@ type Engine struct {
 	Labels      *files.Labels
 	Deployments Deployments // nil on a host without ostree
 	Counter     BootCounter // nil where the boot loader has no counter, as on a host without ostree
+	BootLoader  BootLoader  // nil where the boot loader is not known, and on a host with ostree
 	Services    Services    // nil where root is not the root of the running system
 	BootID      string      // see the function BootID
 	Now         func() time.Time
@@ -108,6 +109,8 @@ type Update struct {
 	Actions []plan.Action
 	// Drifted paths are copied aside before they are overwritten.
 	Drifted []string
+	// Loader is the change of the boot loader's files, on a host without ostree; nil: none.
+	Loader []byte
 	// Verdict, on the live road, asks Engine.Prove after the actions. Services are the states before them of the services
 	// that the actions touch.
 	Verdict  bool
@@ -161,7 +164,7 @@ func (e *Engine) left(paths ...Left) {
 func (e *Engine) journal(id string) (*journal, error) {
 	j, err := readJournal(e.Root, id)
 	if j != nil {
-		j.left = e.left
+		j.left, j.loader = e.left, e.BootLoader
 		e.outlived(j)
 	}
 	return j, err
@@ -227,7 +230,7 @@ func (e *Engine) keepDocument(u Update) error {
 // stateSize returns the space in bytes that the agent's own state of a transaction takes. That is the document, the
 // journal, two records, and the reserve that keeps room for the second record.
 func stateSize(u Update, steps []step) uint64 {
-	return uint64(len(u.Document) + 1024*len(steps) + 4*reserveSize)
+	return uint64(len(u.Document) + 2*len(u.Loader) + 1024*len(steps) + 4*reserveSize)
 }
 
 // Check refuses an update whose wants are impossible on the host, or that the host has no room for. It writes nothing.
@@ -270,7 +273,8 @@ func (e *Engine) stageJournal(u Update, road Road, id string) (*journal, error) 
 		return nil, err
 	}
 	j := &journal{ID: id, Config: u.Revision.Config, Digest: u.Revision.Digest, Road: road, BootID: e.BootID,
-		Created: e.Now().UTC(), Actions: u.Actions, Steps: steps, root: e.Root, left: e.left}
+		Created: e.Now().UTC(), Actions: u.Actions, Steps: steps, Loader: u.Loader, root: e.Root, left: e.left,
+		loader: e.BootLoader}
 	if err := fault("begin"); err != nil {
 		return nil, err
 	}

@@ -31,10 +31,13 @@ type journal struct {
 	Created time.Time     `json:"created"`
 	Actions []plan.Action `json:"actions,omitempty"`
 	Steps   []step        `json:"steps"`
+	// Loader is the change of the boot loader's files, see BootLoader; nil: none.
+	Loader []byte `json:"loader,omitempty"`
 
-	root  *files.Root
-	left  func(...Left)        // see Engine.Left; may be nil
-	times map[string]time.Time // when the directories last changed before us, for undoing
+	root   *files.Root
+	left   func(...Left)        // see Engine.Left; may be nil
+	times  map[string]time.Time // when the directories last changed before us, for undoing
+	loader BootLoader
 }
 
 func newID(now time.Time) string {
@@ -613,6 +616,11 @@ func (j *journal) forget() error {
 			continue
 		}
 		if err := j.exposed(st, j.root.Remove(path.Join(path.Dir(st.Path), j.beside(st)))); err != nil {
+			return err
+		}
+	}
+	if j.Loader != nil && j.loader != nil {
+		if err := j.loader.Forget(j.Loader); err != nil {
 			return err
 		}
 	}

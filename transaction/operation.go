@@ -194,6 +194,9 @@ func (o *stagedOperation) Commit(ctx context.Context) error {
 			return o.abort(ctx, fmt.Errorf("releasing the staged deployment %s: %w", d.ID, err))
 		}
 	}
+	if err := e.load(ctx, o.j, false); err != nil { // the last write before the reboot
+		return o.abort(ctx, err)
+	}
 	return fault("committed")
 }
 

@@ -202,6 +202,9 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 	if err != nil {
 		return err
 	}
+	if err := e.unload(ctx, j); err != nil { // while the record says boot, recovery would write them again
+		return e.stuck(ctx, r, d.Why, err)
+	}
 	if err := e.unmake(ctx, r.Pending); err != nil {
 		return e.stuck(ctx, r, d.Why, err)
 	}
@@ -323,6 +326,11 @@ func (e *Engine) complete(ctx context.Context, r *Record) error {
 	if err == nil {
 		err = e.roll(j, etc)
 	}
+	if err == nil {
+		if err = e.load(ctx, j, false); stopped(ctx, err) {
+			return err // the next boot goes on
+		}
+	}
 	if err != nil {
 		return e.GoBack(ctx, r, err.Error(), true)
 	}
@@ -386,7 +394,7 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 	p := r.Pending
 	p.Phase, p.Reason, p.Quarantine = PhaseUndo, why, quarantine
 	if p.filesBoot() {
-		p.BootID = e.BootID
+		p.BootID, p.Attempts = e.BootID, 0 // from here on the boots of the way back are counted
 	}
 	r.setState(Working, "going back: "+why, e.Now())
 	e.Say("go back", why)

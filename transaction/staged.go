@@ -3,6 +3,7 @@
 package transaction
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,9 @@ func (e *Engine) reread(r *Record, journals ...*journal) error {
 		done, err := j.done(st)
 		return !done, err
 	})
+	if err == nil && why == "" {
+		why, _, err = e.unbooted(p, journals[0], false)
+	}
 	if err != nil || why == "" {
 		return err
 	}
@@ -145,6 +149,11 @@ func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 	if err == nil {
 		err = undoAll(journals)
 	}
+	for _, j := range journals {
+		if err == nil {
+			err = e.load(context.WithoutCancel(ctx), j, true) // the last write before the reboot
+		}
+	}
 	if err != nil {
 		why := fmt.Sprintf("%s; and going back is not complete: %v", r.Pending.Reason, err)
 		return errors.Join(err, e.fail(r, Degraded, why))
@@ -195,9 +204,20 @@ func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (reboo
 	if err != nil {
 		return false, err
 	}
+	state := RolledBack
+	for _, j := range journals {
+		why, refused, err := e.unbooted(p, j, true)
+		if err != nil {
+			return false, err
+		}
+		again = cmp.Or(again, why)
+		if refused {
+			state, d.Why = Degraded, d.Why+"; and the boot loader still boots with the kernel arguments of "+p.Config
+		}
+	}
 	if again != "" {
 		// Even where the undoing fails, the next boot counts as the one after this.
-		p.BootID = e.BootID
+		p.BootID, p.Attempts = e.BootID, p.Attempts+1
 		if err := e.store().save(r); err != nil {
 			return false, err
 		}
@@ -210,7 +230,7 @@ func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (reboo
 		r.quarantine(p.Revision, d.Why, e.Now())
 	}
 	r.Pending = nil
-	r.setState(RolledBack, d.Why, e.Now())
+	r.setState(state, d.Why, e.Now())
 	if err := errors.Join(fault("returned"), e.store().save(r), fault("rolled back")); err != nil {
 		return false, err
 	}

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootloader
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/kargs"
+)
+
+// Arguments is what is to change of the kernel arguments.
+type Arguments struct {
+	// Delete and Append lead from CommandLine to the new command line, see kargs.Apply.
+	Delete, Append []string
+	// Owned are the arguments that are ours afterwards, and Wanted those that the configuration asks for.
+	Owned, Wanted []string
+	// Managed reports whether the configuration itself has a file of that path. It may be nil.
+	Managed func(path string) bool
+}
+
+// role is what a file is for.
+type role string
+
+const (
+	roleOurs      role = "ours"      // settings that have nothing but our arguments
+	roleSettings  role = "settings"  // GRUB's settings, which an admin has too
+	roleGenerated role = "generated" // what the generator makes of the settings
+	roleEntry     role = "entry"     // an entry of one kernel
+	roleLine      role = "line"      // the arguments of kernels that are installed later
+)
+
+// file is a file on both sides of a change. Without contents it is absent.
+type file struct {
+	Path string `json:"path"`
+	Role role   `json:"role"`
+	Old  []byte `json:"old"`
+	New  []byte `json:"new"`
+}
+
+// change is a prepared change of kernel arguments.
+type change struct {
+	Delete []string `json:"delete,omitempty"`
+	Append []string `json:"append,omitempty"`
+	// Old and New are the command lines of both sides.
+	Old []string `json:"old"`
+	New []string `json:"new"`
+	// Generator is the program that makes the generated file.
+	Generator string `json:"generator,omitempty"`
+	Files     []file `json:"files"`
+}
+
+// Prepare decides what changes in the boot loader's files, and changes nothing. The result is nil where nothing is to
+// change.
+func (l *Loader) Prepare(ctx context.Context, a Arguments) ([]byte, error) {
+	if !l.Known() {
+		return nil, refuse("%s", l.Refusal("kernelArguments"))
+	}
+	for _, arg := range slices.Concat(a.Append, a.Owned) {
+		if !plain.MatchString(arg) {
+			return nil, refuse("argument %s has a character that the boot loader's configuration would change", arg)
+		}
+	}
+	old, err := l.CommandLine()
+	if err != nil {
+		return nil, err
+	}
+	c := &change{Delete: a.Delete, Append: a.Append, Old: old, New: kargs.Apply(old, a.Delete, a.Append)}
+	if l.kind == generated {
+		err = l.prepareGenerated(ctx, c, a)
+	} else {
+		err = l.prepareEntries(c, a)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if missing := kargs.Missing(c.New, a.Wanted); len(missing) > 0 {
+		return nil, refuse("%s is not on the command line after all: the boot loader's own settings leave it out, or put "+
+			"others after it", kargs.Join(missing))
+	}
+	c.Files = slices.DeleteFunc(c.Files, func(f file) bool { return same(f.Old, f.New) })
+	for _, f := range c.Files {
+		if a.Managed != nil && a.Managed(f.Path) {
+			return nil, refuse("%s is a file of the configuration, and has kernel arguments; leave one of them out", f.Path)
+		}
+	}
+	if len(c.Files) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(c)
+}
+
+// same reports whether two files are alike. A file without bytes is not an absent one.
+func same(a, b []byte) bool { return bytes.Equal(a, b) && (a == nil) == (b == nil) }
+
+// read returns the contents of a file, nil where it is absent.
+func (l *Loader) read(name string) ([]byte, error) {
+	data, err := l.root.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil && data == nil {
+		data = []byte{}
+	}
+	return data, err
+}
+
+// preview runs the generator in a mount namespace where one file of its settings is another. "$2" is the file's path
+// below /etc/default, "$3" its text; without a third word the file is absent.
+const preview = `set -e
+mount -t tmpfs -o mode=1777 noderefit /tmp
+cp -a /etc/default /tmp/default
+mkdir -p "/tmp/default/${2%/*}"
+rm -f "/tmp/default/$2"
+[ $# -lt 3 ] || printf %s "$3" >"/tmp/default/$2"
+mount --bind /tmp/default /etc/default
+exec "$1"
+`
+
+// generating bounds one run of the generator, which may look for other systems on all disks.
+const generating = 5 * time.Minute
+
+// prepareGenerated makes GRUB's configuration of the new settings, without changing the settings.
+func (l *Loader) prepareGenerated(ctx context.Context, c *change, a Arguments) error {
+	source := file{Path: l.source, Role: roleOurs, New: settings(a.Owned)}
+	var err error
+	if source.Old, err = l.read(l.source); err != nil {
+		return err
+	}
+	if l.source != ours {
+		text, err := changeSettings(string(source.Old), func(args []string) []string {
+			return kargs.Apply(args, a.Delete, a.Append)
+		})
+		if err != nil {
+			return err
+		}
+		source.Role, source.New = roleSettings, []byte(text)
+	}
+	made := file{Path: l.config, Role: roleGenerated}
+	if made.Old, err = l.read(l.config); err != nil {
+		return err
+	}
+	argv := []string{"unshare", "--mount", "--propagation", "private", "--", "sh", "-c", preview, "sh", l.generator,
+		strings.TrimPrefix(l.source, "/etc/default/")}
+	if source.New != nil {
+		argv = append(argv, string(source.New))
+	}
+	ctx, cancel := context.WithTimeout(ctx, generating)
+	defer cancel()
+	if made.New, err = l.run(ctx, argv...); err != nil {
+		return fmt.Errorf("making GRUB's configuration with other kernel arguments: %w", err)
+	}
+	if c.New = grubLine(string(made.New)); c.New == nil {
+		return fmt.Errorf("making GRUB's configuration with other kernel arguments: %s printed no entry that boots Linux",
+			l.generator)
+	}
+	c.Generator, c.Files = l.generator, []file{source, made}
+	return nil
+}
+
+// prepareEntries changes each entry, and the places from which later entries have their arguments.
+func (l *Loader) prepareEntries(c *change, a Arguments) error {
+	apply := func(args []string) []string { return kargs.Apply(args, a.Delete, a.Append) }
+	all, err := l.entries()
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		c.Files = append(c.Files, file{e.path, roleEntry, []byte(e.text), []byte(e.withArguments(apply(e.arguments())))})
+	}
+	old, err := l.read(defaults)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		text, err := changeSettings(string(old), apply)
+		if err != nil {
+			return err
+		}
+		c.Files = append(c.Files, file{defaults, roleSettings, old, []byte(text)})
+	}
+	// The last one: Fedora's grub2-mkconfig makes it anew where it is older than the settings.
+	if old, err = l.read(kernelLine); err != nil {
+		return err
+	}
+	vendor, err := l.read(vendorLine)
+	if err != nil {
+		return err
+	}
+	if base := old; base != nil || vendor != nil {
+		if base == nil {
+			base = vendor
+		}
+		args := apply(kargs.Split(string(base)))
+		f := file{kernelLine, roleLine, old, []byte(kargs.Join(args) + "\n")}
+		if vendor != nil && len(a.Owned) == 0 && slices.Equal(args, kargs.Split(string(vendor))) {
+			f.New = nil
+		}
+		c.Files = append(c.Files, f)
+	}
+	return nil
+}
+
+// decode reads a prepared change.
+func decode(data []byte) (*change, error) {
+	c := &change{}
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, fmt.Errorf("reading a change of kernel arguments: %w", err)
+	}
+	return c, nil
+}
+
+// goal returns the command line of a side, and the other one.
+func (c *change) goal(old bool) (goal, other []string) {
+	if old {
+		return c.Old, c.New
+	}
+	return c.New, c.Old
+}
+
+func count(args []string, arg string) (n int) {
+	for _, a := range args {
+		if a == arg {
+			n++
+		}
+	}
+	return n
+}
+
+func key(arg string) string {
+	name, _, _ := strings.Cut(arg, "=")
+	return name
+}
+
+// has reports whether a command line is of that side: it has the arguments of all keys that change, in their order, and
+// none that only the other side has.
+func (c *change) has(line []string, old bool) bool {
+	goal, other := c.goal(old)
+	var want []string
+	for _, arg := range goal {
+		if slices.ContainsFunc(slices.Concat(c.Delete, c.Append), func(x string) bool { return key(x) == key(arg) }) {
+			want = append(want, arg)
+		}
+	}
+	if len(kargs.Missing(line, want)) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(slices.Concat(c.Delete, c.Append), func(x string) bool {
+		n := count(goal, x)
+		return n < count(other, x) && count(line, x) > n
+	})
+}
+
+// moved returns arguments that are neither side's on that side.
+func (c *change) moved(args []string, old bool) []string {
+	goal, _ := c.goal(old)
+	add, remove := c.Append, c.Delete
+	if old {
+		add, remove = c.Delete, c.Append
+	}
+	var del []string
+	for _, x := range remove {
+		if count(args, x)-count(del, x) > count(goal, x) {
+			del = append(del, x)
+		}
+	}
+	args = kargs.Apply(args, del, nil)
+	return kargs.Apply(args, nil, kargs.Missing(args, add))
+}
+
+// write is a file that has to be written, and its contents; nil removes it.
+type write struct {
+	file
+	data []byte
+	// generate means that the generator makes the contents.
+	generate bool
+}
+
+// writes returns what is not on that side yet: first the settings, then what is made of them.
+func (l *Loader) writes(c *change, old bool) ([]write, error) {
+	all := slices.Clone(c.Files)
+	if c.Generator == "" {
+		now, err := l.entries()
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range now { // of kernels that were installed meanwhile
+			if !slices.ContainsFunc(all, func(f file) bool { return f.Path == e.path }) {
+				all = append(all, file{Path: e.path, Role: roleEntry})
+			}
+		}
+	}
+	var out []write
+	for _, f := range all {
+		found, err := l.read(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		w, err := c.turn(f, found, old)
+		if err != nil {
+			return nil, err
+		}
+		if w != nil {
+			out = append(out, *w)
+		}
+	}
+	return out, nil
+}
+
+// turn returns what brings a file to a side, nil where it is there.
+func (c *change) turn(f file, found []byte, old bool) (*write, error) {
+	goal, other := f.New, f.Old
+	if old {
+		goal, other = other, goal
+	}
+	known := f.Old != nil || f.New != nil
+	switch {
+	case known && same(found, goal):
+		return nil, nil
+	case known && same(found, other) || f.Role == roleOurs:
+		return &write{file: f, data: goal}, nil
+	case f.Role == roleGenerated:
+		if line := grubLine(string(found)); line != nil && c.has(line, old) {
+			return nil, nil
+		}
+		return &write{file: f, generate: true}, nil
+	case found == nil:
+		return nil, nil // another program has removed it, as with an old kernel
+	}
+	text := string(found)
+	switch f.Role {
+	case roleEntry:
+		e := entry{f.Path, text}
+		if args := c.moved(e.arguments(), old); !slices.Equal(args, e.arguments()) {
+			text = e.withArguments(args)
+		}
+	case roleLine:
+		if args := c.moved(kargs.Split(text), old); !slices.Equal(args, kargs.Split(text)) {
+			text = kargs.Join(args) + "\n"
+		}
+	case roleSettings:
+		var err error
+		if text, err = changeSettings(text, func(args []string) []string { return c.moved(args, old) }); err != nil {
+			return nil, err
+		}
+	}
+	if text == string(found) {
+		return nil, nil
+	}
+	return &write{file: f, data: []byte(text)}, nil
+}
+
+// Write brings the boot loader's files to one side of a change: with old to the one before it. Each file is written
+// beside its place and renamed. before is called before each file, and its error ends the work. Write can be repeated
+// after a cut at any point, on either side.
+func (l *Loader) Write(ctx context.Context, data []byte, old bool, before func(path string) error) error {
+	c, err := decode(data)
+	if err != nil {
+		return err
+	}
+	todo, err := l.writes(c, old)
+	if err != nil {
+		return fmt.Errorf("reading the boot loader's files: %w", err)
+	}
+	for _, w := range todo {
+		if before != nil {
+			if err := before(w.Path); err != nil {
+				return err
+			}
+		}
+		if w.generate {
+			limited, cancel := context.WithTimeout(ctx, generating)
+			w.data, err = l.run(limited, c.Generator)
+			cancel()
+			if err == nil && grubLine(string(w.data)) == nil {
+				err = errors.New("it printed no entry that boots Linux")
+			}
+			if err != nil {
+				return fmt.Errorf("making %s by %s: %w", w.Path, c.Generator, err)
+			}
+		}
+		if err := l.put(w, old); err != nil {
+			return fmt.Errorf("writing the boot loader's files: %w", err)
+		}
+	}
+	return nil
+}
+
+// State reports whether the files are on that side, and whether this boot is.
+func (l *Loader) State(data []byte, old bool) (written, booted bool, err error) {
+	c, err := decode(data)
+	if err != nil {
+		return false, false, err
+	}
+	todo, err := l.writes(c, old)
+	if err != nil {
+		return false, false, fmt.Errorf("reading the boot loader's files: %w", err)
+	}
+	line, err := l.running()
+	if err != nil {
+		return false, false, fmt.Errorf("reading the kernel's command line: %w", err)
+	}
+	return len(todo) == 0, c.has(line, old), nil
+}
+
+// between is how the names begin of what lies beside the boot loader's files. No boot loader reads such a name.
+const between = files.StagePrefix + "boot-"
+
+// put replaces one file. GRUB reads a disk without its journal: shortly after a power cut it may still see the replaced
+// file. So that one is kept under another name until Forget, or its blocks could have other contents by then.
+func (l *Loader) put(w write, old bool) error {
+	at, err := l.root.Resolve(w.Path)
+	if err != nil {
+		return err
+	}
+	dir, base := path.Dir(at), path.Base(at)
+	if w.data == nil {
+		return errors.Join(l.root.Remove(at), l.root.Fsync(dir))
+	}
+	if err := l.root.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	node, err := l.root.Inspect(at)
+	if err != nil {
+		return err
+	}
+	if node.Type != files.Regular {
+		node = files.Node{Type: files.Regular, Mode: 0o644}
+	}
+	node.Data, node.Label = w.data, "" // the directory's policy labels it
+	next := between + base + "-next"
+	err = l.root.Remove(path.Join(dir, next))
+	if err == nil {
+		err = l.root.Stage(dir, next, node)
+	}
+	if err == nil {
+		err = l.root.Fsync(path.Join(dir, next))
+	}
+	if err != nil {
+		return err
+	}
+	if w.Role == roleEntry || w.Role == roleGenerated {
+		kept := between + base + "-before-new"
+		if old {
+			kept = between + base + "-before-old"
+		}
+		if err := l.root.Remove(path.Join(dir, kept)); err != nil {
+			return err
+		}
+		_ = l.root.Link(at, dir, kept) // a file system without links keeps no journal either
+	}
+	return errors.Join(l.root.Replace(dir, next, at), l.root.Fsync(dir))
+}
+
+// Forget removes what Write has left beside the boot loader's files. The change can be written afterwards, too.
+func (l *Loader) Forget(data []byte) error {
+	c, err := decode(data)
+	if err != nil {
+		return err
+	}
+	var dirs []string
+	for _, f := range c.Files {
+		if at, err := l.root.Resolve(f.Path); err == nil {
+			dirs = append(dirs, path.Dir(at))
+		}
+	}
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
+		names, err := l.root.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if strings.HasPrefix(name, between) {
+				if err := l.root.Remove(path.Join(dir, name)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
