@@ -49,8 +49,12 @@ type loaded struct {
 }
 
 // BootedEntry returns the path of the boot loader entry of the deployment that runs, as this machine sees it. ostree
-// may have rewritten the entry since the boot.
+// may have rewritten the entry since the boot. On a host without ostree it is the file from which its boot loader has
+// the arguments, "" where there is none.
 func (h *Host) BootedEntry() (string, error) {
+	if h.fixed != nil {
+		return h.loaderFile()
+	}
 	found, err := readEntries(h.Sysroot())
 	if err != nil {
 		return "", err

@@ -48,6 +48,9 @@ type Options struct {
 	// WithoutOSTree makes a host of packages: the same tree with an /etc that lasts, and nothing that shows ostree. /usr
 	// stays read-only, because hosts share its files.
 	WithoutOSTree bool
+	// Loader is the boot loader of a host without ostree, whose Base is that of NeedPackages. Without a Loader the kernel
+	// arguments of such a host are always the same.
+	Loader Loader
 	// HostNetwork leaves the host in this machine's network. Otherwise the host has only a loopback interface and what
 	// Connect connects.
 	HostNetwork bool
@@ -65,6 +68,7 @@ type Host struct {
 	options Options
 	machine registered
 	network *network // nil with HostNetwork
+	fixed   *Entry   // what a host without ostree boots, with the arguments of a fresh host
 	closing sync.Once
 
 	mu      sync.Mutex
@@ -153,6 +157,11 @@ func (h *Host) furnish(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(etc, "hostname"), []byte(h.options.Hostname+"\n"), 0o644); err != nil {
 		return err
 	}
+	if h.options.WithoutOSTree {
+		if err := h.furnishLoader(entry, machineID); err != nil {
+			return err
+		}
+	}
 	return setImmutable(filepath.Join(h.Sysroot(), entry.Dir), true)
 }
 
@@ -191,7 +200,7 @@ func (h *Host) HostPath(path string) string {
 	entry, leader := h.booted, h.leader
 	h.mu.Unlock()
 	if leader == 0 {
-		if next, err := DefaultEntry(h.Sysroot()); err == nil {
+		if next, err := h.next(0); err == nil {
 			entry = next
 		}
 	} else if transient, err := transientEtc(h.Sysroot(), entry); err == nil && transient && under(path, "/etc") {
@@ -613,7 +622,7 @@ func (h *Host) boot() (int, error) {
 	number := h.entry
 	h.entry = 0
 	h.mu.Unlock()
-	entry, err := entry(h.Sysroot(), number)
+	entry, err := h.next(number)
 	if err != nil {
 		return 0, err
 	}

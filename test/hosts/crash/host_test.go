@@ -91,12 +91,19 @@ func (h *crashHost) take() (hostPicture, error) {
 	args := slices.DeleteFunc(strings.Fields(h.Kargs()), func(a string) bool { return strings.HasPrefix(a, "ostree=") })
 	out.kargs = strings.Join(args, " ")
 	name, err := h.BootedEntry()
-	if err != nil {
+	if err != nil || name == "" {
 		return out, err
 	}
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) { // the clean-up after a verdict has just numbered the entries anew
 		return h.take()
+	}
+	if !strings.Contains(string(text), "ostree=") { // the boot loader's files of a host without ostree, as they are
+		tree, err := snapshot.Take(h.HostPath("/boot"))
+		for name, e := range tree {
+			out.tree[path.Join("/boot", name)] = e
+		}
+		return out, err
 	}
 	owned := slices.DeleteFunc(strings.Split(string(text), "\n"), func(l string) bool { return !strings.HasPrefix(l, "x-options-source-") })
 	out.owners = strings.Join(owned, "; ")
@@ -144,15 +151,21 @@ func emptyHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crash
 
 func emptyHostAs(ctx context.Context, t *testing.T, docs map[string][]byte, options lab.Options) *crashHost {
 	t.Helper()
-	base := lab.Need(t)
+	need := lab.Need
+	if options.Loader != "" {
+		need = lab.NeedPackages
+	}
+	base := need(t)
 	t.Parallel() // boots mostly wait
-	options.Name, options.Hostname = strings.ToLower(t.Name()), "crash"
+	options.Name, options.Hostname = strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")), "crash"
 	n, err := node.New(ctx, base, binary(t, faulty), options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &crashHost{Node: n, t: t, docs: docs, sides: map[string]hostPicture{}}
-	h.countBoots()
+	if !options.WithoutOSTree {
+		h.countBoots()
+	}
 	t.Cleanup(func() {
 		counted.Boots.Add(int64(h.Boots()))
 		if t.Failed() {
@@ -303,7 +316,7 @@ func (h *crashHost) where(ctx context.Context) (string, error) {
 			at, status.Config.Committed, status.State, status.Reason)
 	}
 	env, err := os.ReadFile(filepath.Join(h.Sysroot(), environment))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a host without ostree has none
 		return at, err
 	}
 	if strings.Contains(string(env), "boot_counter") {

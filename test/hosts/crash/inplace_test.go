@@ -27,32 +27,57 @@ func early(document []byte, contents string) []byte {
 	return []byte(strings.Replace(string(document), `"storage":{"files":[`, file, 1))
 }
 
-// inPlaceHost is a host without ostree, with the pictures of its two configurations.
-func inPlaceHost(ctx context.Context, t *testing.T, change func(document []byte, variant string) []byte) *crashHost {
+// inPlaceHost is a host without ostree, with the pictures of its two configurations. Without a boot loader that can be
+// given any, they have no kernel arguments.
+func inPlaceHost(ctx context.Context, t *testing.T, loader lab.Loader,
+	change func(document []byte, variant string) []byte) *crashHost {
 	t.Helper()
 	docs := map[string][]byte{}
 	for _, variant := range []string{"a", "b"} {
-		docs[variant] = change(withoutArguments(hostDocument(variant)), variant)
+		docs[variant] = change(argued(loader, hostDocument(variant)), variant)
 	}
-	h := emptyHostAs(ctx, t, docs, lab.Options{WithoutOSTree: true})
+	h := emptyHostAs(ctx, t, docs, lab.Options{WithoutOSTree: true, Loader: loader})
 	h.takeBoth(ctx)
 	return h
 }
 
 func asItIs(document []byte, _ string) []byte { return document }
 
-// TestPowerCutAtEveryPointInPlace cuts what TestPowerCutAtEveryPoint cuts, on a host without ostree.
-func TestPowerCutAtEveryPointInPlace(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
-	defer cancel()
-	inPlaceHost(ctx, t, asItIs).cutUpdates(ctx)
+// argued returns a document with the kernel arguments that a host without ostree can be given.
+func argued(loader lab.Loader, document []byte) []byte {
+	if loader == "" {
+		return withoutArguments(document)
+	}
+	return document
 }
 
-// TestPowerCutOnTheWayBackInPlace cuts what TestPowerCutOnTheWayBack cuts, on a host without ostree.
+// inPlace runs a test on the two kinds of hosts without ostree. A change without kernel arguments, as of a host of
+// another boot loader, passes none but points that these have too.
+func inPlace(t *testing.T, test func(ctx context.Context, t *testing.T, loader lab.Loader)) {
+	t.Helper()
+	for _, loader := range []lab.Loader{lab.GRUB, lab.Entries} {
+		t.Run(string(loader), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			defer cancel()
+			test(ctx, t, loader)
+		})
+	}
+}
+
+// TestPowerCutAtEveryPointInPlace cuts what TestPowerCutAtEveryPoint cuts, on hosts without ostree.
+func TestPowerCutAtEveryPointInPlace(t *testing.T) {
+	inPlace(t, func(ctx context.Context, t *testing.T, loader lab.Loader) {
+		t.Helper()
+		inPlaceHost(ctx, t, loader, asItIs).cutUpdates(ctx)
+	})
+}
+
+// TestPowerCutOnTheWayBackInPlace cuts what TestPowerCutOnTheWayBack cuts, on hosts without ostree.
 func TestPowerCutOnTheWayBackInPlace(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
-	defer cancel()
-	inPlaceHost(ctx, t, asItIs).cutWaysBack(ctx, func(n int) []byte { return withoutArguments(badDocument(n)) })
+	inPlace(t, func(ctx context.Context, t *testing.T, loader lab.Loader) {
+		t.Helper()
+		inPlaceHost(ctx, t, loader, asItIs).cutWaysBack(ctx, badDocument)
+	})
 }
 
 // TestPowerCutInPlaceWhereEarlyBootReadsTheChange cuts where one more boot is needed: early boot has read what recovery
@@ -60,7 +85,7 @@ func TestPowerCutOnTheWayBackInPlace(t *testing.T) {
 func TestPowerCutInPlaceWhereEarlyBootReadsTheChange(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	h := inPlaceHost(ctx, t, early)
+	h := inPlaceHost(ctx, t, "", early)
 	boots := h.Boots()
 	if err := h.moveTo(ctx, h.other()); err != nil || h.Boots() != boots+2 {
 		t.Errorf("the update took %d boots: %v", h.Boots()-boots, err)

@@ -68,7 +68,14 @@ func startWith(t *testing.T, build func() (string, error)) (context.Context, *No
 
 func startAs(t *testing.T, build func() (string, error), options lab.Options) (context.Context, *Node) {
 	t.Helper()
-	base := lab.Need(t)
+	return startOn(t, lab.Need, build, options)
+}
+
+// startOn makes a host of a Base.
+func startOn(t *testing.T, need func(testing.TB) *lab.Base, build func() (string, error),
+	options lab.Options) (context.Context, *Node) {
+	t.Helper()
+	base := need(t)
 	t.Parallel() // hosts mostly wait
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
