@@ -342,6 +342,11 @@ type Orders struct {
 	Stage *StageOrder `json:"stage,omitempty"`
 	// Drain is how the node is drained; nil: as without a policy.
 	Drain *DrainPolicy `json:"drain,omitempty"`
+	// Reboot has the node reboot once; nil: nothing of that kind.
+	Reboot *RebootOrder `json:"reboot,omitempty"`
+	// ManualReboots has the node commit a configuration without its reboot, and without cordon and drain: reboots: Manual.
+	// Such a configuration boots with the next Reboot order, or when a person boots the host.
+	ManualReboots bool `json:"manualReboots,omitempty"`
 }
 
 // Equal says that they ask the same. Most orders of a rollout share their parts, which is seen at once.
