@@ -187,6 +187,11 @@ type Node struct {
 	// Trial is a person's order to try a configuration, and Tried how far a trial is. They are nil without one.
 	Trial *Trial
 	Tried *Tried
+	// RebootWanted is why the host wants a reboot, Reboot a person's order for one, and Rebooted what became of the latest
+	// order. Each is nil without one.
+	RebootWanted *RebootWanted
+	Reboot       *RebootRequest
+	Rebooted     *Rebooted
 }
 
 // Undelivered is why a host does not have the certificates of the ControllerConfig. The node's updates continue.
@@ -232,6 +237,8 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	awaited, awaitedErr := Decode[Awaited](a, AwaitedKey)
 	hold, holdErr := heldByPerson(a)
 	trial, tried, trialErr := trialOf(a)
+	var rebootErr error
+	out.RebootWanted, out.Reboot, out.Rebooted, rebootErr = rebootsOf(a)
 	if limit, err := time.ParseDuration(a[VerdictTimeoutKey]); err == nil && limit > 0 {
 		out.VerdictTimeout = min(limit, longestVerdict)
 	}
@@ -244,7 +251,7 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
 	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr,
-		stagedErr, awaitedErr, holdErr, trialErr)
+		stagedErr, awaitedErr, holdErr, trialErr, rebootErr)
 	if err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}

@@ -94,7 +94,8 @@ const (
 // neither the controller's nor a person's. The admission policies of the two accounts grant by the same list.
 func OfAgent(key string) bool {
 	switch key {
-	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift, HoldKey, TrialKey, TriedKey:
+	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift, HoldKey, TrialKey, TriedKey,
+		RebootKey:
 		return false
 	}
 	return Owned(key) && !strings.HasPrefix(key, AskPrefix)

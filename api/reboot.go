@@ -2,7 +2,13 @@
 
 package api
 
-import "time"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
 
 const (
 	// RebootWantedKey is the annotation of a Node that holds a RebootWanted: why the host needs a reboot. The daemon writes
@@ -82,4 +88,93 @@ type Rebooted struct {
 	Failed string `json:"failed,omitempty"`
 	// TakenBack is true where the host went back to the deployment before.
 	TakenBack bool `json:"takenBack,omitempty"`
+}
+
+// RebootMode is what a RolloutPolicy does about hosts that want a reboot.
+// +kubebuilder:validation:Enum=Report;Roll;Never;Manual
+type RebootMode string
+
+// What it does.
+const (
+	// RebootsReport: the wanted reboot is shown. It is the default.
+	RebootsReport RebootMode = "Report"
+	// RebootsRoll: nodes reboot in their turn.
+	RebootsRoll RebootMode = "Roll"
+	// RebootsNever: the wanted reboot is shown, and a person's order needs a bypass.
+	RebootsNever RebootMode = "Never"
+	// RebootsManual: configurations too are committed without their reboot, which people order.
+	RebootsManual RebootMode = "Manual"
+)
+
+// PoolRebootsWanted is the condition of a MachineConfigPool that hosts of its nodes want a reboot.
+const PoolRebootsWanted = "RebootsWanted"
+
+// What is believed of a Node's reboots: a node that writes more than an agent does must not fill up its pool.
+const (
+	rebootReasons  = 8
+	rebootPackages = 20
+	rebootID       = 128
+)
+
+// rebootsOf reads what a Node says of reboots. A reason that is not whole counts as no reason, and a request that is
+// not whole as no request: a slip of the pen must not reboot a node.
+func rebootsOf(annotations map[string]string) (*RebootWanted, *RebootRequest, *Rebooted, error) {
+	wanted, wantedErr := Decode[*RebootWanted](annotations, RebootWantedKey)
+	request, requestErr := RequestedReboot(annotations)
+	rebooted, rebootedErr := Decode[*Rebooted](annotations, RebootedKey)
+	if rebootedErr == nil && rebooted != nil && (rebooted.ID == "" || len(rebooted.ID) > rebootID) {
+		rebooted, rebootedErr = nil, fmt.Errorf("annotation %s: an id of 1 to %d bytes is needed", RebootedKey, rebootID)
+	}
+	return wanted.believed(), request, rebooted.believed(), errors.Join(wantedErr, requestErr, rebootedErr)
+}
+
+// RequestedReboot reads a person's order in the annotations of a Node or a pool. It is nil where nobody gave one.
+func RequestedReboot(annotations map[string]string) (*RebootRequest, error) {
+	r, err := Decode[*RebootRequest](annotations, RebootKey)
+	if err == nil && r != nil && (r.By == "" || r.Since.IsZero()) {
+		err = fmt.Errorf("annotation %s: by and since are needed", RebootKey)
+	}
+	if err != nil || r == nil {
+		return nil, err
+	}
+	r.By, r.Why = line(r.By, longestName), line(r.Why, quarantineReason)
+	return r, nil
+}
+
+// believed are the reasons that can be true, sorted by kind, each kind once.
+func (w *RebootWanted) believed() *RebootWanted {
+	if w == nil {
+		return nil
+	}
+	var reasons []RebootReason
+	for _, r := range w.Reasons {
+		known := slices.Contains([]RebootKind{RebootPackages, RebootKernel, RebootDeployment, RebootHook,
+			RebootConfiguration}, r.Kind)
+		there := slices.ContainsFunc(reasons, func(o RebootReason) bool { return o.Kind == r.Kind })
+		if !known || there || r.Since.IsZero() || len(reasons) == rebootReasons {
+			continue
+		}
+		r.Message = line(r.Message, quarantineReason)
+		more := max(r.More, 0)
+		if rest := len(r.Packages) - rebootPackages; rest > 0 {
+			r.Packages, more = r.Packages[:rebootPackages], more+rest
+		}
+		r.Packages, r.More = slices.Clone(r.Packages), more
+		for i := range r.Packages {
+			r.Packages[i] = line(r.Packages[i], longestName)
+		}
+		reasons = append(reasons, r)
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	slices.SortFunc(reasons, func(a, b RebootReason) int { return cmp.Compare(a.Kind, b.Kind) })
+	return &RebootWanted{Reasons: reasons}
+}
+
+func (r *Rebooted) believed() *Rebooted {
+	if r != nil {
+		r.Why, r.Failed = line(r.Why, quarantineReason), line(r.Failed, quarantineReason)
+	}
+	return r
 }

@@ -42,6 +42,7 @@ type RolloutPolicyList struct {
 // +kubebuilder:object:generate=true
 // +kubebuilder:validation:XValidation:rule="has(self.pools) || has(self.poolSelector)",message="pools or poolSelector is needed: a policy that selects no pool is for nothing"
 // +kubebuilder:validation:XValidation:rule="!has(self.dependsOn) || !has(self.pools) || !self.dependsOn.exists(d, d in self.pools)",message="dependsOn names a pool of the policy itself"
+// +kubebuilder:validation:XValidation:rule="!has(self.rebootWindows) || !has(self.reboots) || self.reboots != 'Never'",message="rebootWindows has no use with reboots Never: leave one of them out"
 type RolloutPolicySpec struct {
 	// pools are MachineConfigPools by name. A pool that two policies select updates nobody until one lets go.
 	// +kubebuilder:validation:MinItems=1
@@ -100,6 +101,15 @@ type RolloutPolicySpec struct {
 	// drain is how nodes are drained. Without it every pod is waited for, for as long as it takes.
 	// +optional
 	Drain *DrainPolicy `json:"drain,omitempty"`
+	// reboots is what happens on nodes whose hosts want a reboot for another reason than a configuration. Report shows it,
+	// and is what counts where nothing is said. Roll has the rollout reboot them, a node in its turn. Never shows it, and
+	// people cannot order such a reboot without a bypass. Manual is as Report, and configurations are committed without
+	// their reboot too: a node then says NeedsReboot, and serves until a person orders the reboot.
+	// +optional
+	Reboots RebootMode `json:"reboots,omitempty"`
+	// rebootWindows are when nodes may begin such a reboot. Without them windows count.
+	// +optional
+	RebootWindows *RolloutWindows `json:"rebootWindows,omitempty"`
 	// controlPlane is what counts besides for the pools of the control plane.
 	// +optional
 	ControlPlane *ControlPlanePolicy `json:"controlPlane,omitempty"`
@@ -352,7 +362,9 @@ type Orders struct {
 // Equal says that they ask the same. Most orders of a rollout share their parts, which is seen at once.
 func (o Orders) Equal(other Orders) bool {
 	stage := o.Stage == other.Stage || o.Stage != nil && other.Stage != nil && *o.Stage == *other.Stage
-	return stage && (o.Drain == other.Drain || equality.Semantic.DeepEqual(o.Drain, other.Drain))
+	reboot := o.Reboot == other.Reboot || o.Reboot != nil && other.Reboot != nil && *o.Reboot == *other.Reboot
+	return stage && reboot && o.ManualReboots == other.ManualReboots &&
+		(o.Drain == other.Drain || equality.Semantic.DeepEqual(o.Drain, other.Drain))
 }
 
 // RolloutPolicyKey is the annotation of a MachineConfigPool that holds a PolicyNote: the RolloutPolicy that is in force

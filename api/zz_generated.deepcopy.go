@@ -665,6 +665,11 @@ func (in *RolloutPolicySpec) DeepCopyInto(out *RolloutPolicySpec) {
 		*out = new(DrainPolicy)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.RebootWindows != nil {
+		in, out := &in.RebootWindows, &out.RebootWindows
+		*out = new(RolloutWindows)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.ControlPlane != nil {
 		in, out := &in.ControlPlane, &out.ControlPlane
 		*out = new(ControlPlanePolicy)
