@@ -21,6 +21,8 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).overdue,
 	(*Report).configMissing,
 	(*Report).failed,
+	(*Report).rebootOrdered,
+	(*Report).rebootFailed,
 	(*Report).rebooting,
 	(*Report).kept,
 	(*Report).notReady,
@@ -29,6 +31,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).heldByHook,
 	(*Report).drainHeld,
 	(*Report).draining,
+	(*Report).needsReboot,
 	(*Report).underWay,
 	(*Report).undelivered,
 	(*Report).poolStops,
@@ -36,6 +39,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).goesBack,
 	(*Report).cordoned,
 	(*Report).drifted,
+	(*Report).rebootWanted,
 	(*Report).gated,
 	(*Report).upToDate,
 	(*Report).heldByPolicy,
@@ -155,11 +159,11 @@ func (r *Report) nodeProblem(p *poolReport) *Answer {
 		return a
 	}
 	if first == nil {
-		return nil
+		return r.firstReboot(p)
 	}
 	a := r.drifted(first)
 	if a == nil {
-		return nil
+		return r.firstReboot(p)
 	}
 	a.Because = fmt.Sprintf("all %s have %s; %d of them drifted; node %s: %s", number(p.Machines, "node"), p.Target, count,
 		first.Name, a.Because)
@@ -585,7 +589,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 	if a := n.drainStep(); a != nil {
 		return a
 	}
-	if n.Settled() || n.drain == nil || n.drain.Left == 0 {
+	if n.resting() || n.drain == nil || n.drain.Left == 0 {
 		return nil
 	}
 	a := &Answer{Verdict: Draining, Since: n.drain.Since}
@@ -636,7 +640,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 
 // heldByHook answers for a node that serves until a hook lets its update go on.
 func (r *Report) heldByHook(n *nodeReport) *Answer {
-	if n.Settled() || n.stop == nil {
+	if n.resting() || n.stop == nil {
 		return nil
 	}
 	a := &Answer{Verdict: HeldByHook, Blocking: &Object{Kind: "Hook", Name: n.stop.Hook}, Since: n.stop.Since,

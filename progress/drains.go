@@ -13,7 +13,7 @@ import (
 // drainHeld answers for a node whose drain has reached its limit. The node serves until the drain is tried again.
 func (r *Report) drainHeld(n *nodeReport) *Answer {
 	hold := n.DrainHeld
-	if n.Settled() || hold == nil || hold.Config != n.Desired {
+	if n.resting() || hold == nil || hold.Config != n.Desired {
 		return nil
 	}
 	return &Answer{
@@ -28,7 +28,7 @@ func (r *Report) drainHeld(n *nodeReport) *Answer {
 func (n *nodeReport) drainStep() *Answer {
 	d := n.drain
 	switch {
-	case n.Settled() || d == nil:
+	case n.resting() || d == nil:
 		return nil
 	case d.Phase == api.DrainExcludes:
 		return &Answer{

@@ -281,6 +281,8 @@ func (r *Report) At(name string) (what string, since time.Time) {
 // doing returns the step of a node that is updating, and when the step began.
 func (n *nodeReport) doing() (string, time.Time) {
 	switch {
+	case n.NeedsReboot():
+		return string(NeedsReboot), n.reason(api.RebootConfiguration).Since
 	case n.Rebooting && n.NotReady != "" && n.step.Name != stepRebooting:
 		return stepRebooting, n.NotReadySince
 	case n.drain != nil && n.drain.Left > 0:
@@ -311,7 +313,7 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 		return false, true
 	}
 	for _, n := range p.Nodes {
-		if n.Moving() {
+		if n.Moving() && !n.NeedsReboot() || n.RebootOrdered() != nil {
 			return false, false
 		}
 	}

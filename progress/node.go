@@ -131,6 +131,8 @@ func (n *Node) Phase(target string) Phase {
 		return PhaseRolledBack
 	case n.Failing():
 		return PhaseDegraded
+	case n.RebootOrdered() != nil:
+		return PhaseUpdating
 	case n.Updated(target):
 		return PhaseUpdated
 	case n.Settled():
@@ -199,8 +201,10 @@ func (n *Node) Serving() bool { return n.NotReady == "" && !n.Cordoned }
 func (n *Node) Dead() bool { return strings.HasPrefix(n.NotReady, string(corev1.NodeReady)+"=") }
 
 // Unavailable reports whether the node does not serve, or is about to stop. A node that failed and serves again is
-// available.
-func (n *Node) Unavailable() bool { return !n.Serving() || n.Moving() }
+// available, and so is a node whose committed configuration waits for a person's reboot.
+func (n *Node) Unavailable() bool {
+	return !n.Serving() || n.Moving() && !n.NeedsReboot() || n.RebootOrdered() != nil
+}
 
 // Takes reports whether the node uses up one of the nodes that its pool may have out of service. An unavailable node
 // does. So does a node that failed on the target itself, since that counts against going on with the rollout.

@@ -19,8 +19,11 @@ const bootAllowance = 20 * time.Minute
 
 // awaiting reports whether the node, as it last reported, is past its drain on the way to its configuration. The node
 // then applies the configuration, reboots into it, or proves it. A host needs a known time for that, and rolls back by
-// itself.
+// itself. A node that reboots by an order is awaited from its reboot on, or since its kubelet is silent.
 func (n *Node) awaiting() bool {
+	if n.RebootBegun() && n.Current == n.Desired {
+		return n.Rebooting || n.NotReady != ""
+	}
 	return n.Desired != "" && n.Current != n.Desired && n.State == api.Working &&
 		(n.Rebooting || n.Drained == n.Desired || n.Awaited.Config == n.Desired && n.Awaited.Said == "")
 }
@@ -41,7 +44,18 @@ func (n *Node) awaited() bool {
 	if n.Awaited.Said != "" {
 		return n.unheard()
 	}
-	return n.Awaited.Config == n.Desired && n.awaiting()
+	return n.Awaited.Config == n.awaitedFor() && n.awaiting()
+}
+
+// orderedReboot begins what is awaited of a node that reboots by an order.
+const orderedReboot = "the ordered reboot "
+
+// awaitedFor names what the node is to prove.
+func (n *Node) awaitedFor() string {
+	if o := n.RebootOrdered(); o != nil && n.Current == n.Desired {
+		return orderedReboot + o.ID
+	}
+	return n.Desired
 }
 
 // saidForm begins the digest of annotations.
@@ -93,7 +107,7 @@ func (n *Node) Await(now time.Time) api.Awaited {
 		}
 		return noted
 	case n.awaiting(), n.unheard():
-		noted := api.Awaited{Config: n.Desired, Since: now.UTC().Truncate(time.Second)}
+		noted := api.Awaited{Config: n.awaitedFor(), Since: now.UTC().Truncate(time.Second)}
 		if n.unheard() {
 			noted.Config, noted.Said = n.Awaited.Config, n.Said
 		}
@@ -128,6 +142,10 @@ func (n *Node) OverdueText() string {
 	case n.Reason != "":
 		why = append(why, "the agent's last report: "+n.Reason)
 	}
+	if strings.HasPrefix(n.Awaited.Config, orderedReboot) {
+		return fmt.Sprintf("the node has not come back from its reboot within %s, since %s: %s", n.verdictTime(),
+			n.Awaited.Since.UTC().Format(time.RFC3339), strings.Join(why, "; "))
+	}
 	if n.Desired != n.Awaited.Config {
 		why = append(why, "the node was sent to "+n.Desired+", and has not answered since")
 	}
@@ -139,6 +157,9 @@ func (n *Node) OverdueText() string {
 func (r *Report) overdue(n *nodeReport) *Answer {
 	if !n.Overdue() {
 		return nil
+	}
+	if strings.HasPrefix(n.Awaited.Config, orderedReboot) {
+		return r.rebootFailed(n)
 	}
 	return &Answer{
 		Verdict: Degraded, Blocking: &Object{Kind: "Node", Name: n.Name}, Since: n.Awaited.Since,

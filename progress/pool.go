@@ -64,6 +64,8 @@ type Pool struct {
 	Rendering bool
 	// Bypass is a person's order to let the target pass most of the pool's rules; nil if no person gave one.
 	Bypass *api.Bypass
+	// Reboot is a person's order that each node reboots once; nil if no person gave one.
+	Reboot *api.RebootRequest
 	// Approval is what a person approved of what was staged; nil if nothing was approved.
 	Approval *api.Approval
 	// Noted is the policy that was in force when the controller last looked; nil if no policy was. A note that cannot be
@@ -127,6 +129,9 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	}
 	var err error
 	if p.Bypass, err = api.Decode[*api.Bypass](pool.Annotations, api.BypassKey); err != nil {
+		p.Problems = append(p.Problems, err.Error())
+	}
+	if p.Reboot, err = api.RequestedReboot(pool.Annotations); err != nil {
 		p.Problems = append(p.Problems, err.Error())
 	}
 	if p.Approval, err = api.Decode[*api.Approval](pool.Annotations, api.ApprovedKey); err != nil {

@@ -70,6 +70,10 @@ type Rules struct {
 	Orders map[string]api.Orders
 	// Staging is how far the nodes are with staging the target ahead; nil if they do not stage ahead.
 	Staging *Staging
+	// RebootMode is what the policy says of reboots; empty without a policy. Reboots are the rules for them, and nil while
+	// none is asked for.
+	RebootMode api.RebootMode
+	Reboots    *Reboots
 	// Next is when the rules may change although nothing has happened; zero if they will not.
 	Next time.Time
 }
@@ -99,11 +103,12 @@ func (p *Pool) Held(n *Node) *Hold {
 	return p.Rules.Holds[n.Name]
 }
 
-// Withdrawn reports whether a node that was sent is to be taken back, because the window has closed.
+// Withdrawn reports whether a node that was sent is to be taken back, because the window has closed. A configuration
+// that is committed and waits for a person's reboot stays.
 func (p *Pool) Withdrawn(n *Node) bool {
 	switch {
 	case p.Rules.OnClose == "" || p.Rules.OnClose == api.CloseFinishes, p.Held(n) == nil, !Recallable(n),
-		n.Desired != p.Target:
+		n.Desired != p.Target, n.Committed():
 		return false
 	case p.Rules.OnClose == api.CloseTakesBackDraining:
 		return n.Drained != p.Target

@@ -14,6 +14,9 @@ const (
 	Unreconcilable Verdict = "Unreconcilable"
 	Degraded       Verdict = "Degraded"
 	Rebooting      Verdict = "Rebooting"
+	RebootFailed   Verdict = "RebootFailed"
+	NeedsReboot    Verdict = "NeedsReboot"
+	RebootWanted   Verdict = "RebootWanted"
 	NotReady       Verdict = "NotReady"
 	NoDaemon       Verdict = "NoDaemon"
 	NotTakenUp     Verdict = "NotTakenUp"
@@ -108,6 +111,9 @@ var Verdicts = []Meaning{
 	{Degraded, AboutNode, "The node cannot reach its configuration, or cannot keep it",
 		"Correct what the reason names, or revert the MachineConfigs. The agent tries again by itself",
 		"a-node-is-degraded-or-unreconcilable", stops, 1},
+	{RebootFailed, AboutNode, "The node was ordered to reboot, and did not come back healthy. No other node of the pool is " +
+		"rebooted",
+		"Repair the host, and have it reboot again: `kubectl refit retry NODE`", "a-host-wants-a-reboot", stops, 1},
 	{Rebooting, AboutNode, "The node began to reboot and has not reported since",
 		"Wait: a host that does not prove healthy in time goes back by itself. If the node stays away, see its console",
 		"notready-rebooting", goesOn, 9},
@@ -128,6 +134,9 @@ var Verdicts = []Meaning{
 		"The drain has reached the limit of the RolloutPolicy. The node serves; the answer names what the " +
 			"drain waited for",
 		"Remove the named obstacle. The agent drains again by itself, at the named time", "a-drain-waits", goesOn, 4},
+	{NeedsReboot, AboutNode, "The configuration is committed on the host, and the node serves until a person has it " +
+		"reboot: the RolloutPolicy has `reboots: Manual`",
+		"`kubectl refit reboot NODE --why TEXT`, or reboot the host", "a-host-wants-a-reboot", stops, 7},
 	{Updating, AboutBoth, "The update is under way, and nothing blocks it", "Nothing", "", goesOn, 10},
 	{Undelivered, AboutNode, "The host does not have the certificates of the ControllerConfig. Updates continue",
 		"Correct the named field. The agent tries again by itself what failed on the host",
@@ -205,6 +214,10 @@ var Verdicts = []Meaning{
 		"`kubectl uncordon NODE`, when the reason for the cordon is gone", "somebodys-cordon-stays", goesOn, 8},
 	{Drifted, AboutNode, "The node has its configuration, and the host was changed since. Updates continue",
 		"Undo the change on the host, or put the change into a MachineConfig", "a-node-says-drifted", arrives, 12},
+	{RebootWanted, AboutNode, "The node has its configuration, and its host wants a reboot, or a person ordered one. The " +
+		"answer names the reason, and what the reboot waits for",
+		"`kubectl refit reboot NODE --why TEXT`, or `reboots: Roll` in the RolloutPolicy", "a-host-wants-a-reboot",
+		arrives, 12},
 	{UpToDate, AboutBoth, "All is as configured", "Nothing", "", arrives, 13},
 	{WaitsForTurn, AboutPool, "As many nodes as allowed are out of service; the answer names them",
 		"Wait, or explain the named node. Cordoned and not ready nodes count, whatever the cause", "", goesOn, 12},

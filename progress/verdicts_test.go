@@ -162,6 +162,12 @@ func keptAs(v Verdict) func(*world) {
 	}
 }
 
+func wantsReboot(kind api.RebootKind) api.RebootWanted {
+	return api.RebootWanted{Reasons: []api.RebootReason{
+		{Kind: kind, Message: "a newer one is installed", Packages: []string{"libc6", "linux-image"}, More: 3, Since: began},
+	}}
+}
+
 // reached has for each verdict a world in which the node a says it, or where it is never a node's, the pool worker.
 var reached = map[Verdict]func(*world){
 	NoPool: func(w *world) { w.a.Labels = nil },
@@ -179,6 +185,20 @@ var reached = map[Verdict]func(*world){
 	RolledBack:     func(w *world) { w.at(w.a, renderedA, renderedB, api.RolledBack, "kubelet") },
 	Unreconcilable: func(w *world) { w.at(w.a, renderedA, renderedB, api.Unreconcilable, "disks") },
 	Degraded:       func(w *world) { w.at(w.a, renderedA, renderedB, api.Degraded, "no space") },
+	RebootFailed: func(w *world) {
+		w.at(w.a, renderedB, renderedB, api.Done, "")
+		w.a.Annotations[api.RebootedKey] = api.Encode(api.Rebooted{
+			ID: "one", Begun: began, Ended: began, Failed: "the kubelet is down",
+		})
+	},
+	NeedsReboot: func(w *world) {
+		w.at(w.a, renderedA, renderedB, api.Working, "")
+		w.a.Annotations[api.RebootWantedKey] = api.Encode(wantsReboot(api.RebootConfiguration))
+	},
+	RebootWanted: func(w *world) {
+		w.at(w.a, renderedB, renderedB, api.Done, "")
+		w.a.Annotations[api.RebootWantedKey] = api.Encode(wantsReboot(api.RebootPackages))
+	},
 	Rebooting:      func(w *world) { w.moving(w.a, mcfgv1.MachineConfigNodeUpdateRebooted) },
 	NotReady:       func(w *world) { notReadyNow(w.a) },
 	NoDaemon:       func(w *world) { delete(w.Daemons, "a") },

@@ -272,7 +272,7 @@ func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 		case n.Failing() && n.Desired == j.pool.Target:
 			return j.comesFirst(s, n, "failed: "+cmp.Or(n.Reason, string(n.State)))
 		default:
-			return j.comesFirst(s, n, "is not updated yet")
+			return j.comesFirst(s, n, j.notYet())
 		}
 	}
 	switch {
@@ -320,7 +320,19 @@ func (j *judge) waits(n *progress.Node, why string) *progress.Hold {
 	}
 }
 
+// notYet is what a node has not done that a stage waits for.
+func (j *judge) notYet() string {
+	if j.pool.Target == rebooted {
+		return "has not rebooted yet"
+	}
+	return "is not updated yet"
+}
+
+// orBypass is what to do where waiting is no option. A rollout of reboots has people order single reboots instead.
 func (j *judge) orBypass() string {
+	if j.pool.Target == rebooted {
+		return "; in an emergency: kubectl refit reboot NODE --why TEXT"
+	}
 	return fmt.Sprintf("; in an emergency: kubectl refit bypass %s --why TEXT", j.pool.Name)
 }
 

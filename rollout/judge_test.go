@@ -69,6 +69,8 @@ func nodeTo(t *testing.T, text, target string) progress.Node {
 			n.Hold = &api.NodeHold{By: "ann", Why: "dead disk", Since: now.Add(-time.Hour), Config: value}
 		case "joining":
 			n.Joining = true
+		case "wants", "committed", "ordered", "begun", "rebooted", "broken", "requested":
+			rebootWord(t, &n, key, value)
 		case "failed":
 			n.Quarantined = append(n.Quarantined, api.Quarantine{Config: value, Reason: "no", Since: now.Add(-time.Hour)})
 		case "label":
@@ -90,6 +92,35 @@ func nodeTo(t *testing.T, text, target string) progress.Node {
 		}
 	}
 	return n
+}
+
+// rebootWord reads a word about reboots of a node.
+func rebootWord(t *testing.T, n *progress.Node, key, value string) {
+	t.Helper()
+	value, more, _ := strings.Cut(value, ":")
+	var at time.Time
+	if value != "" {
+		at = ago(t, value)
+	}
+	switch key {
+	case "wants":
+		n.RebootWanted = &api.RebootWanted{Reasons: []api.RebootReason{
+			{Kind: api.RebootPackages, Message: "packages ask", Packages: []string{"libc6"}, Since: at},
+		}}
+	case "committed":
+		n.RebootWanted = &api.RebootWanted{Reasons: []api.RebootReason{{Kind: api.RebootConfiguration, Since: at}}}
+	case "ordered":
+		n.Orders.Reboot = &api.RebootOrder{ID: "one", Why: "packages ask"}
+	case "begun":
+		n.Orders.Reboot = &api.RebootOrder{ID: "one", Why: "packages ask"}
+		n.Rebooted = &api.Rebooted{ID: "one", Begun: at}
+	case "rebooted":
+		n.Rebooted = &api.Rebooted{ID: "one", Begun: at, Ended: at.Add(time.Minute)}
+	case "broken":
+		n.Rebooted = &api.Rebooted{ID: "one", Begun: at, Ended: at.Add(time.Minute), Failed: "the kubelet is down"}
+	case "requested":
+		n.Reboot = &api.RebootRequest{By: "ann", Why: "CVE", Since: at, Bypass: more == "bypass"}
+	}
 }
 
 func ago(t *testing.T, text string) time.Time {

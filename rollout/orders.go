@@ -15,6 +15,7 @@ func kept(pool *progress.Pool) map[string]api.Orders {
 	for i := range pool.Nodes {
 		n := &pool.Nodes[i]
 		o := n.Orders
+		o.Reboot = nil // which orders to reboot go on is decided for each node
 		if !ordered(n, pool.Target) || n.Updated(pool.Target) || pool.Quarantine() != nil {
 			o.Stage = nil
 		}

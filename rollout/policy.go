@@ -36,6 +36,8 @@ type policy struct {
 	calendar *calendar // nil: always open
 	// stagingTimes are when nodes stage ahead; nil means always.
 	stagingTimes *calendar
+	// rebootTimes are when nodes reboot; nil means always.
+	rebootTimes *calendar
 	// problem is why the policy makes no sense; nil if it makes sense.
 	problem error
 	// blind reports whether the policy's selection of pools can't be read. Such a policy applies to all pools.
@@ -88,7 +90,7 @@ func read(object *api.RolloutPolicy) *policy {
 	if p.calendar, err = readCalendar(object.Spec.Windows); err != nil {
 		errs = append(errs, err)
 	}
-	errs = append(errs, p.readStaging())
+	errs = append(errs, p.readStaging(), p.readReboots())
 	p.problem = errors.Join(errs...)
 	return p
 }
@@ -163,6 +165,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 	}
 	b.asked = nil
 	var judges []*judge
+	judged := map[string]*judge{}
 	for _, p := range pools {
 		switch mine := b.of(p); len(mine) {
 		case 0:
@@ -190,6 +193,10 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 		j.rules.Hold = cmp.Or(b.circle(j.pool, by), j.rules.Hold)
 		j.letBack()
 		j.pool.Rules = j.rules
+		judged[j.pool.Name] = j
+	}
+	for _, p := range pools {
+		b.followReboots(p, judged[p.Name], by, now, self)
 	}
 	for _, p := range pools {
 		noteTrials(p, now)

@@ -148,6 +148,10 @@ func (p poolText) read(t *testing.T) *progress.Pool {
 			object.Annotations[api.BypassKey] = api.Encode(api.Bypass{Config: value, By: "ann", Why: "CVE"})
 		case "approved":
 			object.Annotations[api.ApprovedKey] = api.Encode(api.Approval{Config: config, Digest: more, By: "ann", Since: now})
+		case "reboot":
+			object.Annotations[api.RebootKey] = api.Encode(api.RebootRequest{
+				By: "ann", Why: "CVE", Since: ago(t, config), Bypass: more == "bypass",
+			})
 		case "lifted":
 			object.Annotations[api.LiftedKey] = api.Encode([]api.Lifted{
 				{Config: config, Failures: []api.Failure{{Node: more, Since: now.Add(-time.Hour)}}},
@@ -172,6 +176,7 @@ func (s situation) judge() string {
 	v := verdict{}
 	for _, p := range s.pools {
 		if p.Rules.Policy == "" {
+			v.reboots(p)
 			continue
 		}
 		if len(s.pools) > 1 {
@@ -181,6 +186,7 @@ func (s situation) judge() string {
 		v.holds(p)
 		v.gates(p)
 		v.orders(p)
+		v.reboots(p)
 	}
 	for _, a := range book.Asked() {
 		v.say("policy %s of pool %s asks gate %s about %s at %s: %s", a.Policy, a.Pool, a.Gate, a.About(), a.Config,
@@ -348,6 +354,47 @@ func (v *verdict) orders(p *progress.Pool) {
 	v.list("drain by the policy", drain)
 	for _, text := range slices.Sorted(maps.Keys(stage)) {
 		v.list("stage "+text+" ahead", stage[text])
+	}
+}
+
+// reboots says which nodes reboot, and which wait for what.
+func (v *verdict) reboots(p *progress.Pool) {
+	var manual []string
+	for _, name := range slices.Sorted(maps.Keys(p.Rules.Orders)) {
+		if p.Rules.Orders[name].ManualReboots {
+			manual = append(manual, name)
+		}
+	}
+	v.list("commit without a reboot", manual)
+	r := p.Rules.Reboots
+	if r == nil {
+		return
+	}
+	if r.Stage != "" {
+		v.say("stage of reboots at work: %s", r.Stage)
+	}
+	if r.MaxUnavailable != 1 {
+		v.say("reboot at a time: %d", r.MaxUnavailable)
+	}
+	v.list("rebooted and not proved", r.Occupied)
+	v.list("failed to reboot", r.Failed)
+	var free, reasons []string
+	names := map[string][]string{}
+	for _, name := range slices.SortedFunc(maps.Keys(r.Asks), func(a, b string) int { return r.Places[a] - r.Places[b] }) {
+		h := r.Holds[name]
+		if h == nil {
+			free = append(free, name)
+			continue
+		}
+		why := heldBy(h)
+		if names[why] == nil {
+			reasons = append(reasons, why)
+		}
+		names[why] = append(names[why], name)
+	}
+	v.list("may reboot", free)
+	for _, why := range reasons {
+		v.say("not to reboot yet: %s%s", strings.Join(names[why], " "), why)
 	}
 }
 

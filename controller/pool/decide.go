@@ -29,6 +29,8 @@ type nodeStep struct {
 	Tried *api.Tried
 	// Orders are the other orders for the node's agent.
 	Orders api.Orders
+	// Answered is true where a person's order to reboot the node is over: it is taken away.
+	Answered bool
 	// Held is why a node that was on its way is taken back; empty if the node is not taken back.
 	Held string
 	// Back is the gate for which the node leaves a configuration that it had proved; empty if the node does not leave.
@@ -94,6 +96,7 @@ func decide(p progress.Pool, o bounds) decision {
 	}
 	c.withdraw()
 	c.sendTrials()
+	c.chooseReboots()
 	d := decision{Taken: c.taken, Unstuck: c.unstuck, DefersSelf: c.defersSelf}
 	d.Steps, d.More = c.steps()
 	return d
@@ -131,6 +134,8 @@ type chooser struct {
 	from, gate string
 	// trials are the steps of the nodes that try a configuration, or are to, or did.
 	trials map[*progress.Node]progress.TrialStep
+	// reboots are the orders to reboot of the nodes.
+	reboots map[*progress.Node]*api.RebootOrder
 	// drains are the two drain policies that were compared last, if compared is true. alike is true if they are equal.
 	drains          [2]*api.DrainPolicy
 	compared, alike bool
@@ -408,7 +413,8 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 	s := nodeStep{
 		Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift,
 		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n), Arrived: c.arrival(n),
-		Orders: c.pool.Rules.Orders[n.Name], Awaited: n.Await(c.options.Now), Tried: c.trials[n].Tried,
+		Orders: c.orders(n, c.pool.Rules.Orders[n.Name]), Awaited: n.Await(c.options.Now), Tried: c.trials[n].Tried,
+		Answered: n.RebootAnswered(),
 	}
 	switch {
 	case c.trials[n].Send != "":
@@ -432,13 +438,14 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 	}
 	return s, s.sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
 		s.Arrived != n.Arrived || s.Awaited != n.Awaited || triedText(s.Tried) != triedText(n.Tried) ||
-		!c.same(s.Orders, n.Orders)
+		s.Answered || !c.same(s.Orders, n.Orders)
 }
 
 // same reports whether two orders are equal. Most nodes have the same orders, so the result for a pair of drain
 // policies is kept for the next node.
 func (c *chooser) same(a, b api.Orders) bool {
-	if !(api.Orders{Stage: a.Stage}).Equal(api.Orders{Stage: b.Stage}) {
+	one := api.Orders{Stage: a.Stage, Reboot: a.Reboot, ManualReboots: a.ManualReboots}
+	if !one.Equal(api.Orders{Stage: b.Stage, Reboot: b.Reboot, ManualReboots: b.ManualReboots}) {
 		return false
 	}
 	pair := [2]*api.DrainPolicy{a.Drain, b.Drain}

@@ -41,6 +41,9 @@ func nodePatch(n *corev1.Node, s nodeStep) []byte {
 	ops = append(ops, annotationOps(n, api.TriedKey, triedText(s.Tried))...)
 	ops = append(ops, annotationOps(n, api.AwaitedKey, awaitedText(s.Awaited))...)
 	ops = append(ops, annotationOps(n, api.OrdersKey, ordersText(s.Orders))...)
+	if s.Answered {
+		ops = append(ops, annotationOps(n, api.RebootKey, "")...)
+	}
 	if topology := n.Annotations[api.ControlPlaneTopology]; s.SingleReplica != (topology == api.TopologySingleReplica) {
 		want := api.TopologyHighlyAvailable
 		if s.SingleReplica {

@@ -365,6 +365,7 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 		}
 		vain = 0
 		r.tellTrial(pool, nodes[s.Node], n, s)
+		r.tellReboot(pool, nodes[s.Node], n, s)
 		r.noteNode(n)
 		if s.sends() {
 			log.FromContext(ctx).Info("node sent", "pool", pool.Name, "node", s.Node, "from", s.Before, "to", s.Desired,

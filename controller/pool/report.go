@@ -26,6 +26,12 @@ var (
 	overdue = prometheus.NewDesc("noderefit_node_overdue",
 		"Unix time since when a node's verdict is waited for, where it has not come in the time that it may take.",
 		[]string{"node", "pool"}, nil)
+	rebootWanted = prometheus.NewDesc("noderefit_node_reboot_wanted",
+		"Unix time since when the host of a node wants a reboot, by kind of reason.", []string{"node", "pool", "kind"}, nil)
+	rebootFailed = prometheus.NewDesc("noderefit_node_reboot_failed",
+		"Unix time since when the latest ordered reboot of a node is known to have failed.", []string{"node", "pool"}, nil)
+	rebootsRolled = poolMetric("noderefit_pool_reboots_rolled",
+		"1 where wanted reboots of the pool's nodes are rolled out by its RolloutPolicy.")
 	phases = prometheus.NewDesc("noderefit_pool_nodes", "Nodes of the pool by phase.",
 		[]string{"pool", "phase"}, nil)
 	allowed       = poolMetric("noderefit_pool_max_unavailable", "Nodes that may be out of service for an update.")
@@ -109,7 +115,7 @@ func (r *report) take(w *world) []change {
 func (r *report) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		machines, updated, degraded, unavailable, state, overdue, phases, allowed, paused, quarantined, misconfigured, held,
-		gatesClosed, failed, budget, nextWindow, staged, unstaged,
+		gatesClosed, failed, budget, nextWindow, staged, unstaged, rebootWanted, rebootFailed, rebootsRolled,
 	} {
 		to <- d
 	}
@@ -147,6 +153,19 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 			gauge(held, 1, p.Name, p.Rules.Policy, string(h.Verdict))
 		} else if p.Rules.Policy != "" {
 			gauge(held, 0, p.Name, p.Rules.Policy, "")
+		}
+		gauge(rebootsRolled, float64(rank(p.Rules.RebootMode == api.RebootsRoll)), p.Name)
+		for i := range p.Nodes {
+			n := &p.Nodes[i]
+			if _, since := n.RebootFailure(); !since.IsZero() {
+				gauge(rebootFailed, unix(since), n.Name, p.Name)
+			}
+			if n.RebootWanted == nil {
+				continue
+			}
+			for _, reason := range n.RebootWanted.Reasons {
+				gauge(rebootWanted, unix(reason.Since), n.Name, p.Name, string(reason.Kind))
+			}
 		}
 		byPhase := map[progress.Phase]int{}
 		for i := range p.Nodes {

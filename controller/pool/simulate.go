@@ -44,6 +44,8 @@ const (
 	eventRolledBack = "rolled back"
 	StageBegun      = "stage"
 	eventHeld       = "held"
+	eventReboots    = "reboots"
+	eventRebooted   = "rebooted"
 	Finished        = "finished"
 	Stuck           = "stuck"
 )
@@ -85,10 +87,14 @@ func Simulate(f Fleet) []Entry {
 
 func newSimulation(f Fleet) *simulation {
 	book := rollout.NewBook(f.Policies, rollout.Passing)
-	s := &simulation{Fleet: f, book: book, now: f.Start, due: map[string]time.Time{}}
+	s := &simulation{Fleet: f, book: book, now: f.Start, due: map[string]time.Time{}, boots: map[string]time.Time{}}
 	s.ahead.due = map[string]time.Time{}
 	s.Nodes = slices.Clone(f.Nodes)
 	slices.SortFunc(s.Nodes, func(a, b progress.Node) int { return cmp.Compare(a.Name, b.Name) })
+	// Nodes that are to reboot have arrived: a decision about the others alone would leave them out.
+	s.whole = f.Pool.Annotations[api.RebootKey] != "" || slices.ContainsFunc(s.Nodes, func(n progress.Node) bool {
+		return n.RebootWanted != nil || n.Reboot != nil || n.Orders.Reboot != nil
+	})
 	s.at = make(map[string]int, len(s.Nodes))
 	for i := range s.Nodes {
 		s.at[s.Nodes[i].Name] = i
@@ -103,7 +109,9 @@ type simulation struct {
 	now  time.Time
 	at   map[string]int       // by name, the index of a node in Nodes
 	due  map[string]time.Time // by name, when a node on its way arrives
-	log  []Entry
+	// boots is when a node that was ordered to reboot is back, by name.
+	boots map[string]time.Time
+	log   []Entry
 	// stage and held are the stage and the hold that were logged last.
 	stage, held string
 	ahead       ahead
@@ -129,7 +137,7 @@ func (s *simulation) turn() bool {
 	switch {
 	case moved:
 		return true
-	case p.Complete():
+	case p.Complete() && p.Rules.Reboots == nil:
 		s.say(Finished, "", "")
 		return false
 	}
@@ -176,6 +184,10 @@ func (s *simulation) take(step nodeStep) bool {
 	n.Tainted, n.Lift, n.Arrived, n.SingleReplica = step.Tainted, step.Lift, step.Arrived, step.SingleReplica
 	n.Desired = step.Desired
 	s.order(n, step.Orders)
+	if step.Answered {
+		n.Reboot, changed = nil, true
+	}
+	s.reboots(n)
 	if !step.sends() {
 		return changed
 	}
@@ -201,8 +213,16 @@ func (s *simulation) pass(p progress.Pool) bool {
 			next = at
 		}
 	}
+	for _, at := range s.boots {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
 	next = s.soonest(next)
 	switch {
+	case next.IsZero() && p.Complete():
+		s.say(Finished, "", "")
+		return false
 	case next.IsZero():
 		s.say(Stuck, "", whyStuck(p))
 		return false
@@ -215,7 +235,27 @@ func (s *simulation) pass(p progress.Pool) bool {
 	for _, n := range s.come(s.due) {
 		s.arrive(n)
 	}
+	for _, n := range s.come(s.boots) {
+		s.rebooted(n)
+	}
 	return true
+}
+
+// reboots has a node begin to reboot, where it was ordered to.
+func (s *simulation) reboots(n *progress.Node) {
+	if o := n.RebootOrdered(); o != nil && s.boots[n.Name].IsZero() {
+		s.boots[n.Name] = s.now.Add(s.Update)
+		n.Rebooted = &api.Rebooted{ID: o.ID, Why: o.Why, Begun: s.now}
+		n.Cordoned, n.Cordon = true, &api.Cordon{By: api.Daemon, Config: n.Desired, Since: s.now}
+		s.say(eventReboots, n.Name, "")
+	}
+}
+
+// rebooted has a node be back from a reboot that was ordered. The reboot answers all that wanted one.
+func (s *simulation) rebooted(n *progress.Node) {
+	n.Rebooted = &api.Rebooted{ID: n.Rebooted.ID, Why: n.Rebooted.Why, Begun: n.Rebooted.Begun, Ended: s.now}
+	n.RebootWanted, n.Cordoned, n.Cordon, n.ReadySince = nil, false, nil, s.now
+	s.say(eventRebooted, n.Name, "")
 }
 
 // come removes the nodes from due whose time has come, and returns them by name.

@@ -45,6 +45,9 @@ func annotations(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time)
 	if known, err := api.Decode[[]api.PastRollout](pool.Annotations, api.RolloutsKey); err == nil {
 		out[api.RolloutsKey] = encodeList(rollouts(known, p, now))
 	}
+	if p.RebootAnswered() {
+		out[api.RebootKey] = ""
+	}
 	if note := p.Rules.Note; note != nil {
 		out[api.RolloutPolicyKey] = api.Encode(note)
 	} else if p.Rules.Policy == "" {
@@ -118,7 +121,7 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	}
 	reconciling, stalled := health(p, s, quarantined, wrong, stopped)
 	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong,
-		condition(api.PoolDrifted, driftText(p)), held, condition(api.PoolBypassed, bypassText(p)),
+		condition(api.PoolDrifted, driftText(p)), rebootsCondition(p), held, condition(api.PoolBypassed, bypassText(p)),
 		condition(api.PoolApproved, approvedText(p)), condition(api.PoolWritesRefused, p.Refused),
 		reconciling, stalled)
 }

@@ -27,6 +27,11 @@ func (r *reconciler) announce(before, after *mcfgv1.MachineConfigPool) {
 			r.events.Eventf(after, nil, as.level, as.reason, as.reason, "%s", note(text))
 		}
 	}
+	const failed = string(progress.RebootFailed)
+	if c := find(&after.Status, api.PoolRebootsWanted); c.Reason == failed &&
+		find(&before.Status, api.PoolRebootsWanted).Reason != failed {
+		r.events.Eventf(after, nil, corev1.EventTypeWarning, failed, "Reboot", "%s", note(c.Message))
+	}
 }
 
 // deferSelf makes one event for each configuration for which the node of this process has to wait.
