@@ -73,14 +73,18 @@ func (c *Cluster) Release(ctx context.Context, node string) (said string, err er
 	})
 }
 
-// Retry has a node try the target of its pool again: the node was skipped, or the target failed there.
+// Retry has a node try the target of its pool again: the node was skipped, or the target failed there. It has a node
+// reboot again where an ordered reboot failed.
 func (c *Cluster) Retry(ctx context.Context, node, why string) (said string, err error) {
 	p, state, err := c.poolOf(ctx, node)
 	if err != nil {
 		return "", err
 	}
 	inForce, failed := state.Hold.Holds(p.Target, rollout.Now()), p.FailedOn(state)
+	broken, _ := state.RebootFailure()
 	switch {
+	case broken != "" && !failed && !inForce:
+		return c.retryReboot(ctx, state, p, why)
 	case inForce && state.Hold.Config == "":
 		return "", fmt.Errorf("node %s is held by %s: kubectl refit release %s comes first", node,
 			cmp.Or(state.Hold.By, "somebody"), node)
