@@ -400,6 +400,12 @@ func (a *agents) turn(o *corev1.Node) error {
 	if patch := a.stageAhead(n); patch != "" {
 		return a.l.patchNode(n.Name, patch)
 	}
+	if patch, mine := a.reboot(n); mine {
+		if patch == "" {
+			return nil
+		}
+		return a.l.patchNode(n.Name, patch)
+	}
 	a.mu.Lock()
 	outcome, held, staging := a.outcomes[n.Desired], a.held[n.Name], a.staging[n.Name]
 	if a.breaks[n.Name] {
