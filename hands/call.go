@@ -52,7 +52,7 @@ func noteOf(r *Request) note {
 	digest := ""
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(r.Config, mc); err == nil {
-		if c, err := machineconfig.Parse(mc); err == nil {
+		if c, err := machineconfig.ParseRendered(mc); err == nil {
 			digest = c.Digest
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/noderefit/noderefit/butane"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -46,7 +47,7 @@ systemd:
 		}
 	}
 
-	documents, _, err := machineconfig.Read(dir)
+	documents, _, err := machineconfig.Read(butane.Translate, dir)
 	if err != nil {
 		panic(err)
 	}

@@ -77,9 +77,6 @@ func decodeIgnition(raw []byte) (*ignition, error) {
 		})); err != nil {
 			return nil, err
 		}
-		if ign.cfg.Ignition.Version == "" {
-			return nil, fmt.Errorf("ignition.version: is required: write %s", probable(raw))
-		}
 		return nil, fmt.Errorf("ignition.version: %q is not a version", ign.cfg.Ignition.Version)
 	}
 	stable := version.Patch == 0 && version.PreRelease == ""
@@ -97,21 +94,6 @@ func decodeIgnition(raw []byte) (*ignition, error) {
 		return ign, typeError(raw, ignitionTypes[ign.minor]())
 	}
 	return ign, nil
-}
-
-// probable returns the version that a config without one probably has. Only configs of version 2 name file systems.
-func probable(raw []byte) string {
-	var c struct {
-		Storage struct {
-			Files []struct {
-				Filesystem *string `json:"filesystem"`
-			} `json:"files"`
-		} `json:"storage"`
-	}
-	if json.Unmarshal(raw, &c) == nil && len(c.Storage.Files) > 0 && c.Storage.Files[0].Filesystem != nil {
-		return "2.2.0, for storage.files[0].filesystem is a field of version 2"
-	}
-	return writtenVersion
 }
 
 // common reports whether the config uses only the parts that every 3.x version spells, means and checks in the same
@@ -178,8 +160,16 @@ func (ign *ignition) parse(age age) (types.Config, contents, []string, error) {
 		if err != nil {
 			return types.Config{}, nil, warnings, err
 		}
-		cfg, decoded, more, err := three.parse(age)
+		cfg, decoded, more, err := three.parse3(age)
 		return cfg, decoded, append(warnings, more...), err
+	}
+	return ign.parse3(age)
+}
+
+// parse3 does what parse does, for a config of version 3.
+func (ign *ignition) parse3(age age) (types.Config, contents, []string, error) {
+	if ign.two {
+		return types.Config{}, nil, nil, errors.New("ignition.version: of a rendered MachineConfig must be 3")
 	}
 	if ign.exact {
 		ign.cfg.Ignition.Version = types.MaxVersion.String()

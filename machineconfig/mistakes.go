@@ -166,31 +166,11 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// variants are the variants of Butane, and their versions.
-var variants = []struct{ name, versions string }{
-	{"fcos", "1.0.0 to 1.7.0"}, {"openshift", "4.8.0 to 4.21.0"}, {"flatcar", "1.0.0 and 1.1.0"},
-	{"r4e", "1.0.0 and 1.1.0"}, {"fiot", "1.0.0"},
-}
-
-// knownVariants lists the variants of Butane for people.
-func knownVariants() string {
-	var out []string
-	for _, v := range variants {
-		out = append(out, v.name+" ("+v.versions+")")
-	}
-	return strings.Join(out, ", ")
-}
-
 // mistaken returns the kind that was probably meant where a document has a kind that is nearly right. Kinds of the same
 // group, such as MachineConfigNode, are not nearly right.
-func (k Kinds) mistaken(kind string) string {
+func mistaken(kind string) string {
 	if strings.HasPrefix(kind, "MachineOS") { // kinds of OpenShift that Noderefit has no use for
 		return ""
 	}
-	known := []string{kindConfig, kindPool, kindConfig + "List", kindPool + "List"}
-	for gvk := range k {
-		known = append(known, gvk.Kind)
-	}
-	slices.Sort(known)
-	return nearest(kind, known)
+	return nearest(kind, []string{kindConfig, kindPool, kindConfig + "List", kindPool + "List"})
 }

@@ -3,13 +3,9 @@
 package machineconfig
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
-
-	butane "github.com/coreos/butane/config"
-	"github.com/coreos/butane/config/common"
 )
 
 func TestADecimalModeIsToldFromAnOctalOne(t *testing.T) {
@@ -33,29 +29,6 @@ func TestADecimalModeIsToldFromAnOctalOne(t *testing.T) {
 	}
 }
 
-// The library keeps its list to itself.
-func TestTheVariantsOfButaneThatAreListedAreThere(t *testing.T) {
-	t.Parallel()
-	for _, v := range variants {
-		for version := range strings.FieldsSeq(strings.NewReplacer("to", "", "and", "").Replace(v.versions)) {
-			_, _, err := butane.TranslateBytes([]byte("variant: "+v.name+"\nversion: "+version+"\n"), common.TranslateBytesOptions{})
-			if _, unknown := errors.AsType[common.ErrUnknownVersion](err); unknown {
-				t.Error(err)
-			}
-		}
-		last := strings.Fields(v.versions)
-		major, minor, patch := 0, 0, 0
-		if _, err := fmt.Sscanf(last[len(last)-1], "%d.%d.%d", &major, &minor, &patch); err != nil {
-			t.Fatal(err)
-		}
-		next := fmt.Sprintf("variant: %s\nversion: %d.%d.%d\n", v.name, major, minor+1, patch)
-		_, _, err := butane.TranslateBytes([]byte(next), common.TranslateBytesOptions{})
-		if _, unknown := errors.AsType[common.ErrUnknownVersion](err); !unknown {
-			t.Errorf("there is a later version of %s than %s: %v", v.name, v.versions, err)
-		}
-	}
-}
-
 func TestANameThatIsNearlyRightIsFoundAndNoOther(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
@@ -63,7 +36,7 @@ func TestANameThatIsNearlyRightIsFoundAndNoOther(t *testing.T) {
 		"MachineConfigPol": "MachineConfigPool", "MachineConfigPools": "MachineConfigPool", "MachinConfigPool": "MachineConfigPool",
 		"MachineConfigNode": "", "MachineConfiguration": "", "ControllerConfig": "", "KubeletConfig": "", "Secret": "",
 	} {
-		if got := Kinds(nil).mistaken(name); got != want {
+		if got := mistaken(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}

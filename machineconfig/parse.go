@@ -41,7 +41,17 @@ var extensions = map[string]bool{
 // accepted. The Config keeps mc as its Object and shares memory with it, so mc must not be changed afterwards. Errors
 // name the object and every field that is wrong.
 func Parse(mc *mcfgv1.MachineConfig) (*Config, error) {
-	s, _, err := (&Document{Object: mc}).parse(existing)
+	return parseExisting(mc, (*ignition).parse)
+}
+
+// ParseRendered does what Parse does, for a MachineConfig that Render made: those have Ignition 3. A program that calls
+// no other parser of this package does not contain the converter of Ignition 2, which alone would double its size.
+func ParseRendered(mc *mcfgv1.MachineConfig) (*Config, error) {
+	return parseExisting(mc, (*ignition).parse3)
+}
+
+func parseExisting(mc *mcfgv1.MachineConfig, parse ignitionParser) (*Config, error) {
+	s, _, err := (&Document{Object: mc}).parseWith(existing, parse)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +95,15 @@ const (
 	existing
 )
 
+// ignitionParser is one of the two parsers of an ignition.
+type ignitionParser func(*ignition, age) (types.Config, contents, []string, error)
+
 // parse validates all of a document. Each warning begins with the document.
 func (d *Document) parse(age age) (*parsed, []string, error) {
+	return d.parseWith(age, (*ignition).parse)
+}
+
+func (d *Document) parseWith(age age, parse ignitionParser) (*parsed, []string, error) {
 	p := &parsed{doc: d, spec: d.Object.Spec}
 	ign := d.ignition
 	if ign == nil {
@@ -99,7 +116,7 @@ func (d *Document) parse(age age) (*parsed, []string, error) {
 	if ign != nil {
 		var err error
 		p.minor = ign.minor
-		if p.cfg, p.contents, warnings, err = ign.parse(age); err != nil {
+		if p.cfg, p.contents, warnings, err = parse(ign, age); err != nil {
 			return nil, nil, d.fieldErrors(err)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/butane"
 )
 
 // withConfig is a MachineConfig named x around an Ignition config without its version.
@@ -354,7 +356,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add("large.json", large)
 	f.Fuzz(func(t *testing.T, name string, data []byte) {
-		r := &reader{}
+		r := &reader{translate: butane.Translate}
 		// A Butane config may include files; there are none in a directory that does not exist.
 		if err := r.data("/nonexistent/"+filepath.Base(name), data); err != nil {
 			return

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/butane"
 )
 
 func TestReadConfigTakesEveryKindOfDocument(t *testing.T) {
@@ -33,7 +35,7 @@ func TestReadConfigTakesEveryKindOfDocument(t *testing.T) {
 		write("b.yaml", "variant: fcos\nversion: 1.4.0\nstorage: {files: [{path: /a, contents: {inline: b}}]}\n"):          "config-" + want[:32],
 		write("c.yaml", "apiVersion: v1\nkind: List\nitems: []\n--- # the one\n"+object+"---\nkind: Secret\nmetadata: {}"): "x",
 	} {
-		c, _, err := ReadConfig(path)
+		c, _, err := ReadConfig(butane.Translate, path)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -54,11 +56,11 @@ func TestReadConfigTakesEveryKindOfDocument(t *testing.T) {
 		}
 	}
 	for _, path := range []string{write("none.yaml", "# nothing\n"), write("two.yaml", object+"---\n"+strings.Replace(object, "name: x", "name: z", 1))} {
-		if _, _, err := ReadConfig(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "exactly one") {
+		if _, _, err := ReadConfig(butane.Translate, path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "exactly one") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if _, _, err := ReadConfig(filepath.Join(dir, "gone")); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := ReadConfig(butane.Translate, filepath.Join(dir, "gone")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
@@ -78,7 +80,7 @@ func TestReadTakesAMountedConfigMapOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	docs, warnings, err := Read(dir)
+	docs, warnings, err := Read(butane.Translate, dir)
 	if err != nil || len(docs.Configs) != 1 || len(warnings) != 0 {
 		t.Errorf("%d documents, warnings %q, %v", len(docs.Configs), warnings, err)
 	}
@@ -91,7 +93,7 @@ func TestReadPassesNothingOverInSilence(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, warnings, err := Read(dir)
+	_, warnings, err := Read(butane.Translate, dir)
 	if err != nil || len(warnings) != 3 {
 		t.Fatalf("warnings %q, %v", warnings, err)
 	}
@@ -103,7 +105,7 @@ func TestReadPassesNothingOverInSilence(t *testing.T) {
 }
 
 func TestBareDocumentsBelongToEveryPool(t *testing.T) {
-	r := &reader{}
+	r := &reader{translate: butane.Translate}
 	if err := r.data("node.ign", []byte(`{"ignition":{"version":"3.2.0"}} {"ignition":{"version":"3.2.0"}}`)); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/butane"
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -177,7 +178,7 @@ func (c *Cluster) proposed(pool string, what Proposal) (*PlanDocument, *machinec
 	if len(what.Files) == 0 {
 		return doc, &machineconfig.Documents{}, nil
 	}
-	docs, warnings, err := machineconfig.Read(what.Files...)
+	docs, warnings, err := machineconfig.Read(butane.Translate, what.Files...)
 	c.warnAll(doc, warnings)
 	if err != nil {
 		return nil, nil, err

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/butane"
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
@@ -147,7 +148,7 @@ func readConfig(flag, path string) (*machineconfig.Config, error) {
 	if path == "" {
 		return nil, cli.Usagef("flag --%s is required", flag)
 	}
-	cfg, warnings, err := machineconfig.ReadConfig(path)
+	cfg, warnings, err := machineconfig.ReadConfig(butane.Translate, path)
 	for _, w := range warnings {
 		fmt.Fprintln(os.Stderr, "warning:", w)
 	}

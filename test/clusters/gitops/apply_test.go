@@ -20,6 +20,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/butane"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -275,7 +276,7 @@ func TestTheExampleSaysTwiceTheSame(t *testing.T) {
 		made := filepath.Join(example, "machines", strings.TrimSuffix(filepath.Base(source), ".bu")+".yaml")
 		var digests []string
 		for _, path := range []string{source, made} {
-			c, warnings, err := machineconfig.ReadConfig(path)
+			c, warnings, err := machineconfig.ReadConfig(butane.Translate, path)
 			if err != nil || len(warnings) > 0 {
 				t.Fatal(err, warnings)
 			}
