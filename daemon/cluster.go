@@ -15,8 +15,6 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	mcfgac "github.com/openshift/client-go/machineconfiguration/applyconfigurations/machineconfiguration/v1"
-	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,16 +22,12 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/kube"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -57,13 +51,11 @@ func away(err error) bool {
 
 // cluster is the head's access to the cluster: its own Node and MachineConfigNode, and rendered configurations by name.
 type cluster struct {
-	name    string
-	kube    kubernetes.Interface
-	configs mcfgclient.Interface
-	meta    metadata.Interface
-	log     *zap.Logger
-	wake    func()
-	events  record.EventRecorder
+	name   string
+	kube   *kube.Client
+	log    *zap.Logger
+	wake   func()
+	events record.EventRecorder
 
 	node    cache.SharedIndexInformer
 	certs   cache.SharedIndexInformer // the ControllerConfig; nil: not watched
@@ -87,12 +79,10 @@ const awayEvery = 10 * time.Minute
 // start begins to watch the Node. The recorder of events ends with ctx.
 func (c *cluster) start(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
-	c.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "machineconfigdaemon", Host: c.name})
+	broadcaster.StartRecordingToSink(c.kube.Events())
+	c.events = broadcaster.NewRecorder(kube.Scheme, corev1.EventSource{Component: "machineconfigdaemon", Host: c.name})
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, c.name).String()
-	lw := cache.NewFilteredListWatchFromClient(c.kube.CoreV1().RESTClient(), "nodes", "",
-		func(o *metav1.ListOptions) { o.FieldSelector = only })
-	c.node = cache.NewSharedIndexInformer(lw, &corev1.Node{}, 0, cache.Indexers{})
+	c.node = cache.NewSharedIndexInformer(kube.Selected(c.kube.Nodes(), only), &corev1.Node{}, 0, cache.Indexers{})
 	if err := c.node.SetTransform(slim); err != nil {
 		return err
 	}
@@ -180,7 +170,7 @@ func (c *cluster) current() *corev1.Node {
 func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	nodes := c.kube.CoreV1().Nodes()
+	nodes := c.kube.Nodes()
 	before := node
 	if _, there := node.Annotations[api.Lift]; there && r.drops(api.Lift) && r.cordon != keepCordon {
 		// The lift is removed in a patch of its own. The changes that go with a cordon are written even if the Node has
@@ -234,7 +224,7 @@ func (c *cluster) takePods(ctx context.Context, node *corev1.Node) (*corev1.Node
 		return nil, err
 	}
 	options := metav1.PatchOptions{FieldManager: api.Daemon}
-	after, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, options)
+	after, err := c.kube.Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, options)
 	if err != nil {
 		return nil, fmt.Errorf("taking taint %s from node %s: %w", api.StartupTaint, node.Name, err)
 	}
@@ -255,7 +245,7 @@ func (c *cluster) annotate(ctx context.Context, node *corev1.Node, a drain.Annot
 		return nil, err
 	}
 	options := metav1.PatchOptions{FieldManager: api.Daemon}
-	after, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, options)
+	after, err := c.kube.Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, options)
 	if err != nil {
 		return nil, fmt.Errorf("patching node %s: %w", node.Name, err)
 	}
@@ -289,8 +279,8 @@ func (c *cluster) watchConfigs(ctx context.Context, names ...string) {
 			continue
 		}
 		only := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-		informer := metadatainformer.NewFilteredMetadataInformer(c.meta, machineConfigs, "", 0, cache.Indexers{},
-			func(o *metav1.ListOptions) { o.FieldSelector = only }).Informer()
+		informer := cache.NewSharedIndexInformer(kube.Selected(c.kube.Metadata.Resource(machineConfigs), only),
+			&metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
 		watch, stop := context.WithCancel(ctx)
 		if err := c.run(watch, informer); err != nil {
 			c.log.Error("watching a configuration", zap.String("config", name), zap.Error(err))
@@ -376,11 +366,7 @@ const policyPath = "/apis/operator.openshift.io/v1/machineconfigurations/cluster
 func (c *cluster) get(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	result := c.configs.MachineconfigurationV1().RESTClient().Get().AbsPath(path).Do(ctx)
-	if err := result.Error(); err != nil {
-		return nil, err // with the message of its Status, which Raw leaves out
-	}
-	data, err := result.Raw()
+	data, err := c.kube.Raw(ctx, path)
 	if err == nil && !json.Valid(data) {
 		err = errors.New("the answer is not JSON: is there a proxy before the API server?")
 	}
@@ -422,7 +408,7 @@ func checkConfig(name string, document []byte) error {
 	if err := json.Unmarshal(document, mc); err != nil {
 		return &typedError{reason: reasonConfigInvalid, err: fmt.Errorf("MachineConfig %s: %w", name, err)}
 	}
-	cfg, err := machineconfig.Parse(mc)
+	cfg, err := machineconfig.ParseRendered(mc)
 	if err != nil {
 		return &typedError{reason: reasonConfigInvalid, err: fmt.Errorf("MachineConfig %s: %w", name, err)}
 	}
@@ -450,7 +436,7 @@ func (c *cluster) restore(ctx context.Context, name string, document []byte) (bo
 	mc.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: mc.Labels, Annotations: mc.Annotations}
 	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, api.RestoredFrom, c.name)
 	options := metav1.CreateOptions{FieldManager: api.Daemon}
-	_, err := c.configs.MachineconfigurationV1().MachineConfigs().Create(ctx, mc, options)
+	_, err := c.kube.MachineConfigs().Create(ctx, mc, options)
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil
 	}
@@ -461,27 +447,23 @@ func (c *cluster) restore(ctx context.Context, name string, document []byte) (bo
 func (c *cluster) machineConfigNode(ctx context.Context) (*mcfgv1.MachineConfigNode, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	n, err := c.configs.MachineconfigurationV1().MachineConfigNodes().Get(ctx, c.name, metav1.GetOptions{})
+	n, err := c.kube.MachineConfigNodes().Get(ctx, c.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	return n, err
 }
 
-var applyOptions = metav1.ApplyOptions{FieldManager: api.Daemon, Force: true}
-
-// applyMachineConfigNode writes our MachineConfigNode as wanted, without its status.
-func (c *cluster) applyMachineConfigNode(ctx context.Context,
-	n *mcfgac.MachineConfigNodeApplyConfiguration) (*mcfgv1.MachineConfigNode, error) {
+// applyMachineConfigNode writes our MachineConfigNode as wanted, or its status.
+func (c *cluster) applyMachineConfigNode(ctx context.Context, wanted any, subresources ...string,
+) (*mcfgv1.MachineConfigNode, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.configs.MachineconfigurationV1().MachineConfigNodes().Apply(ctx, n, applyOptions)
-}
-
-func (c *cluster) applyMachineConfigNodeStatus(ctx context.Context,
-	n *mcfgac.MachineConfigNodeApplyConfiguration) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, err := c.configs.MachineconfigurationV1().MachineConfigNodes().ApplyStatus(ctx, n, applyOptions)
-	return err
+	patch, err := json.Marshal(wanted)
+	if err != nil {
+		return nil, err
+	}
+	force := true
+	options := metav1.PatchOptions{FieldManager: api.Daemon, Force: &force}
+	return c.kube.MachineConfigNodes().Patch(ctx, c.name, types.ApplyYAMLPatchType, patch, options, subresources...)
 }

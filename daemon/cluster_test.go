@@ -10,9 +10,20 @@ import (
 	"strings"
 	"testing"
 
-	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"k8s.io/client-go/rest"
+
+	"github.com/noderefit/noderefit/kube"
 )
+
+// clientOf returns a client of an API server at a URL.
+func clientOf(t *testing.T, url string) *kube.Client {
+	t.Helper()
+	client, err := kube.New(&rest.Config{Host: url, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
 
 // A proxy between the agent and the API server sends answers of its own, and none of them is about the document.
 func TestAnAnswerThatIsNotTheAPIServersIsNoFaultOfTheConfiguration(t *testing.T) {
@@ -35,7 +46,7 @@ func TestAnAnswerThatIsNotTheAPIServersIsNoFaultOfTheConfiguration(t *testing.T)
 				_, _ = io.WriteString(w, c.body)
 			}))
 			defer server.Close()
-			one := &cluster{configs: mcfgclient.NewForConfigOrDie(&rest.Config{Host: server.URL})}
+			one := &cluster{kube: clientOf(t, server.URL)}
 			_, document := one.document(t.Context(), "rendered-worker-0123456789abcdef0123456789abcdef")
 			_, policy := one.policy(t.Context())
 			for _, err := range []error{document, policy} {

@@ -8,12 +8,11 @@ import (
 	"reflect"
 	"time"
 
-	mcfgac "github.com/openshift/client-go/machineconfiguration/applyconfigurations/machineconfiguration/v1"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -171,21 +170,10 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 	pool := cmp.Or(machineconfig.PoolOf(w.desired), "not-yet-set")
 	if m.said.node != w.node || m.said.desired != w.desired || m.said.drain != w.drain ||
 		m.said.hook != w.hook {
-		object := mcfgac.MachineConfigNode(h.o.Node).
-			WithOwnerReferences(metav1ac.OwnerReference().
-				WithAPIVersion("v1").WithKind("Node").WithName(h.o.Node).WithUID(w.node)).
-			WithSpec(mcfgac.MachineConfigNodeSpec().
-				WithNode(mcfgac.MCOObjectReference().WithName(h.o.Node)).
-				WithPool(mcfgac.MCOObjectReference().WithName(pool)).
-				WithConfigVersion(mcfgac.MachineConfigNodeSpecMachineConfigVersion().WithDesired(w.desired)))
-		if w.drain != "" {
-			object.WithAnnotations(map[string]string{api.DrainKey: w.drain})
-		}
-		if m.update.Config != "" {
-			object.WithAnnotations(map[string]string{api.UpdateKey: api.Encode(m.update)})
-		}
-		if w.hook != "" {
-			object.WithAnnotations(map[string]string{api.HookStopKey: w.hook})
+		object := m.applied(h.o.Node)
+		object["spec"] = mcfgv1.MachineConfigNodeSpec{
+			Node: mcfgv1.MCOObjectReference{Name: h.o.Node}, Pool: mcfgv1.MCOObjectReference{Name: pool},
+			ConfigVersion: mcfgv1.MachineConfigNodeSpecMachineConfigVersion{Desired: w.desired},
 		}
 		after, err := h.cluster.applyMachineConfigNode(ctx, object)
 		if err != nil {
@@ -200,7 +188,7 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 	if m.said.current == w.current && reflect.DeepEqual(m.said.conditions, w.conditions) {
 		return nil
 	}
-	err := h.cluster.applyMachineConfigNodeStatus(ctx, m.status(h.o.Node))
+	_, err := h.cluster.applyMachineConfigNode(ctx, m.status(h.o.Node), "status")
 	if apierrors.IsNotFound(err) {
 		m.said = objectReport{} // the object was deleted
 	}
@@ -211,15 +199,46 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 	return nil
 }
 
-func (m *machineConfigNode) status(name string) *mcfgac.MachineConfigNodeApplyConfiguration {
-	version := mcfgac.MachineConfigNodeStatusMachineConfigVersion().WithDesired(m.wanted.desired)
+// partial is the part of an object that a server-side apply writes. Without a field the API server removes the value
+// that we wrote before. So no field may be there with a value that is empty by chance.
+type partial map[string]any
+
+func ours(name string, metadata partial) partial {
+	metadata["name"] = name
+	return partial{"apiVersion": mcfgv1.GroupVersion.String(), "kind": "MachineConfigNode", "metadata": metadata}
+}
+
+// applied returns our MachineConfigNode with its metadata alone.
+func (m *machineConfigNode) applied(name string) partial {
+	annotations := map[string]string{}
+	if m.wanted.drain != "" {
+		annotations[api.DrainKey] = m.wanted.drain
+	}
+	if m.update.Config != "" {
+		annotations[api.UpdateKey] = api.Encode(m.update)
+	}
+	if m.wanted.hook != "" {
+		annotations[api.HookStopKey] = m.wanted.hook
+	}
+	metadata := partial{"ownerReferences": []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Node", Name: name, UID: m.wanted.node}}}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	return ours(name, metadata)
+}
+
+// status returns our MachineConfigNode with its status alone.
+func (m *machineConfigNode) status(name string) partial {
+	version := partial{"desired": m.wanted.desired}
 	if m.wanted.current != "" {
-		version.WithCurrent(m.wanted.current)
+		version["current"] = m.wanted.current
 	}
-	status := mcfgac.MachineConfigNodeStatus().WithConfigVersion(version).WithObservedGeneration(m.generation)
-	for _, c := range m.wanted.conditions {
-		status.WithConditions(metav1ac.Condition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).
-			WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime))
+	status := partial{"configVersion": version, "observedGeneration": m.generation}
+	if len(m.wanted.conditions) > 0 {
+		status["conditions"] = m.wanted.conditions
 	}
-	return mcfgac.MachineConfigNode(name).WithStatus(status)
+	out := ours(name, partial{})
+	out["status"] = status
+	return out
 }

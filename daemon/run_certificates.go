@@ -24,6 +24,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/kube"
 	"github.com/noderefit/noderefit/message"
 )
 
@@ -37,9 +38,8 @@ const (
 // has nothing to deliver; such an error does not mean that the API server is away.
 func (c *cluster) watchControllerConfig(ctx context.Context) error {
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, api.ControllerConfig).String()
-	lw := cache.NewFilteredListWatchFromClient(c.configs.MachineconfigurationV1().RESTClient(), "controllerconfigs", "",
-		func(o *metav1.ListOptions) { o.FieldSelector = only })
-	c.certs = cache.NewSharedIndexInformer(lw, &mcfgv1.ControllerConfig{}, 0, cache.Indexers{})
+	c.certs = cache.NewSharedIndexInformer(kube.Selected(c.kube.ControllerConfigs(), only), &mcfgv1.ControllerConfig{},
+		0, cache.Indexers{})
 	if err := c.certs.SetTransform(slimControllerConfig); err != nil {
 		return err
 	}

@@ -12,9 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/noderefit/noderefit/api"
@@ -82,7 +80,7 @@ func TestRepairThatDoesNotBeginIsFollowedByAPause(t *testing.T) {
 		{"the API server is away", away.URL, api.DriftRepair, busyHost{}},
 	} {
 		h, _ := quietHead(t)
-		h.cluster.configs = mcfgclient.NewForConfigOrDie(&rest.Config{Host: c.server, QPS: -1})
+		h.cluster.kube = clientOf(t, c.server)
 		policyOf(t, h, cfgA, c.policy)
 		h.o.Verifier, h.way, h.phase = &c.host, way{from: cfgA, to: cfgA}, PhaseDone
 		tries := 0
@@ -127,7 +125,7 @@ func TestHostIsComparedWhereverItRests(t *testing.T) {
 			policyOf(t, h, cfgB, api.DriftReport)
 		}
 		policyOf(t, h, cfgA, api.DriftRepair)
-		h.cluster.configs = mcfgclient.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1", QPS: -1})
+		h.cluster.kube = clientOf(t, "http://127.0.0.1:1")
 		h.o.Verifier, h.way, h.phase = &busyHost{}, way{from: cfgA, to: desired}, p
 		h.read, h.verifyAt = true, then.Add(time.Hour)
 		h.touch(then)

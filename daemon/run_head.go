@@ -9,16 +9,14 @@ import (
 	"slices"
 	"time"
 
-	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/kube"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
@@ -32,9 +30,8 @@ type HeadOptions struct {
 	// which boot a report belongs.
 	Boot string
 
-	Kube     kubernetes.Interface
-	Configs  mcfgclient.Interface
-	Metadata metadata.Interface
+	// Kube is the API server.
+	Kube *kube.Client
 
 	Hands   Hands
 	Senses  Senses
@@ -157,7 +154,7 @@ func NewHead(o HeadOptions) *Head {
 	}
 	h := &Head{o: o, log: o.Log.With(zap.String("node", o.Node)), metrics: o.Metrics,
 		bell: make(chan struct{}, 1), ended: make(chan end, len(chores)+1), running: map[string]bool{}}
-	h.cluster = &cluster{name: o.Node, kube: o.Kube, configs: o.Configs, meta: o.Metadata, log: h.log, wake: h.ring,
+	h.cluster = &cluster{name: o.Node, kube: o.Kube, log: h.log, wake: h.ring,
 		watched: map[string]*configWatch{}}
 	return h
 }

@@ -96,7 +96,7 @@ func (h *Head) vouch(ctx context.Context, v *situation) work {
 	return func() func() {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
-		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
+		node, err := h.o.Kube.Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
 		if err == nil {
 			ready, why := nodeWord(node, h.o.Boot, time.Now(), host.Uptime())
 			err = h.o.Senses.NodeReady(ctx, ready, why, nodeHeard(node))

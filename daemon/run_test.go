@@ -5,6 +5,8 @@ package daemon
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,7 +14,6 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"github.com/openshift/client-go/machineconfiguration/clientset/versioned/fake"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -333,7 +334,9 @@ func TestOnlyWhoGaveAConfigurationBackSaysSo(t *testing.T) {
 
 func TestDeletedMachineConfigNodeIsMissed(t *testing.T) {
 	h, _ := quietHead(t)
-	h.cluster.configs = fake.NewClientset()
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	h.cluster.kube = clientOf(t, server.URL)
 	h.object.said = objectReport{node: "1", desired: cfgA}
 	if err := h.object.look(t.Context(), h); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/kubernetes"
+
+	"github.com/noderefit/noderefit/kube"
 )
 
 // nodesEvery is how long a list of the cluster's nodes is used. That list is the only request here that grows with the
@@ -39,7 +40,7 @@ type namespace struct {
 // explainer asks the cluster for the facts of an explanation. Each time, a blocked namespace costs two lists: its
 // budgets, and its pods without a node. All namespaces together cost one list of nodes every nodesEvery.
 type explainer struct {
-	client  kubernetes.Interface
+	client  *kube.Client
 	node    string
 	nodes   []corev1.Node
 	nodesAt time.Time
@@ -50,7 +51,7 @@ func (e *explainer) readNodes(ctx context.Context, now time.Time) ([]corev1.Node
 		return e.nodes, nil
 	}
 	// The API server's cache answers: an explanation need not be consistent, so etcd is not asked.
-	list, err := e.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	list, err := e.client.Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
@@ -66,7 +67,7 @@ func (e *explainer) readNodes(ctx context.Context, now time.Time) ([]corev1.Node
 }
 
 func (e *explainer) readBudgets(ctx context.Context, name string) ([]policyv1.PodDisruptionBudget, error) {
-	list, err := e.client.PolicyV1().PodDisruptionBudgets(name).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	list, err := e.client.Budgets(name).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("listing the disruption budgets of namespace %s: %w", name, err)
 	}
@@ -75,7 +76,7 @@ func (e *explainer) readBudgets(ctx context.Context, name string) ([]policyv1.Po
 
 func (e *explainer) readUnscheduled(ctx context.Context, name string) ([]corev1.Pod, error) {
 	unscheduled := fields.Set{"spec.nodeName": "", "status.phase": string(corev1.PodPending)}.AsSelector().String()
-	list, err := e.client.CoreV1().Pods(name).List(ctx, metav1.ListOptions{FieldSelector: unscheduled})
+	list, err := e.client.Pods(name).List(ctx, metav1.ListOptions{FieldSelector: unscheduled})
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods without a node of namespace %s: %w", name, err)
 	}

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -89,6 +88,13 @@ func Drained(config string) Annotations {
 	return Annotations{api.LastAppliedDrain: &token}
 }
 
+// nodeClient reads and patches Nodes, as each client of client-go does.
+type nodeClient interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Node, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions,
+		subresources ...string) (*corev1.Node, error)
+}
+
 // Cordon cordons node for entry.Config and writes extra, in one patch: spec.unschedulable, the ledger and OpenShift's
 // desiredDrain. It does not claim a node that was cordoned by another owner. A node that is ours already keeps the time
 // of its cordon. Without a change no request is sent.
@@ -96,7 +102,7 @@ func Drained(config string) Annotations {
 // node may be old, for example from a watch. The patch is valid only for the state on which it was decided. Where the
 // Node has changed, the patch is decided again on the present state. Cordon returns the Node as it is now, and ReadHold
 // of that Node is Ours or Theirs.
-func Cordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.Node, entry api.Cordon,
+func Cordon(ctx context.Context, nodes nodeClient, node *corev1.Node, entry api.Cordon,
 	extra Annotations) (*corev1.Node, error) {
 	node, err := patchNode(ctx, nodes, node, func(n *corev1.Node) change { return cordon(n, entry, extra) })
 	if err != nil {
@@ -108,7 +114,7 @@ func Cordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.
 // Uncordon removes our cordon from node together with the ledger, and writes extra, in one patch. It gives the node
 // back to the load balancers, if we took it out. A cordon of another owner stays. config is what the drain was for. In
 // all else Uncordon is like Cordon. The hold of the returned Node is Free or Theirs.
-func Uncordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.Node, config string,
+func Uncordon(ctx context.Context, nodes nodeClient, node *corev1.Node, config string,
 	extra Annotations) (*corev1.Node, error) {
 	node, err := patchNode(ctx, nodes, node, func(n *corev1.Node) change { return uncordon(n, config, extra) })
 	if err != nil {
@@ -243,7 +249,7 @@ func (c change) patch(node *corev1.Node) []byte {
 // seconds at most. So a second conflict in a row is rare, and a fifth means that something else is wrong.
 const conflictTries = 5
 
-func patchNode(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.Node,
+func patchNode(ctx context.Context, nodes nodeClient, node *corev1.Node,
 	decide func(*corev1.Node) change) (*corev1.Node, error) {
 	for try := 1; ; try++ {
 		c := decide(node)

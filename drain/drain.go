@@ -3,17 +3,17 @@
 // Package drain empties a node and gives it back. It has the cordon ledger, evictions that withstand budgets, webhooks
 // and restarts, and the explanation of a drain that waits.
 //
-// The library of `kubectl drain --force --ignore-daemonsets --delete-emptydir-data` chooses the pods that have to go.
-// This package asks for the evictions itself, because the library's loop has four defects. It gives up at the first
-// webhook that refuses. It can't be cancelled while it sleeps. It evicts by name alone, so a pod of a StatefulSet that
-// came back elsewhere in between would go too. It reads each pod that is ending once a second.
+// The pods that go are those that `kubectl drain --force --ignore-daemonsets --delete-emptydir-data` chooses; a test
+// compares the two. The library of that command is not used, because it brings the kinds of all API groups, an OpenAPI
+// document and kustomize into a program of each node. Its loop has four more defects. It gives up at the first webhook
+// that refuses. It can't be cancelled while it sleeps. It evicts by name alone, so a pod of a StatefulSet that came
+// back elsewhere in between would go too. It reads each pod that is ending once a second.
 package drain
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -24,14 +24,12 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/kubectl/pkg/drain"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/kube"
 )
 
 const (
@@ -62,12 +60,12 @@ var ErrUncordoned = errors.New("the node was uncordoned during the drain")
 // that refuses is explained twice a minute, with two lists. One list of the cluster's nodes every five minutes goes
 // with it. Only that list grows with the cluster, and it is never asked for at rest.
 type Drainer struct {
-	Client kubernetes.Interface
+	Client *kube.Client
 	Node   string
 
 	known map[types.UID]bool // by UID: the pod has to go
-	// skips selects the pods that stay by the policy in force.
-	skips  []drain.PodFilter
+	// skips select the pods that stay by the policy in force.
+	skips  []labels.Selector
 	policy *api.DrainPolicy
 	// settled are the lineages of pods that stay, for the configuration settledFor.
 	settled    map[string]int
@@ -169,21 +167,12 @@ func (d *Drainer) follow(policy *api.DrainPolicy) error {
 	if reflect.DeepEqual(policy, d.policy) {
 		return nil
 	}
-	filters, err := skips(policy)
+	skips, err := selectors(policy)
 	if err != nil {
 		return err
 	}
-	d.policy, d.skips, d.known = policy, filters, nil
+	d.policy, d.skips, d.known = policy, skips, nil
 	return nil
-}
-
-// helper returns kubectl's drain, which chooses the pods that go.
-func (d *Drainer) helper(ctx context.Context) *drain.Helper {
-	return &drain.Helper{
-		Ctx: ctx, Client: d.Client, Out: io.Discard, ErrOut: io.Discard,
-		Force: true, IgnoreAllDaemonSets: true, DeleteEmptyDirData: true, GracePeriodSeconds: -1,
-		EvictErrorRetryDelay: RetryDelay, AdditionalFilters: d.skips,
-	}
 }
 
 func (d *Drainer) ownPods() string {
@@ -192,7 +181,7 @@ func (d *Drainer) ownPods() string {
 
 // list returns the pods on the node from the API server itself, not from a cache.
 func (d *Drainer) list(ctx context.Context) ([]*corev1.Pod, error) {
-	list, err := d.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: d.ownPods()})
+	list, err := d.Client.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: d.ownPods()})
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of node %s: %w", d.Node, err)
 	}
@@ -203,29 +192,27 @@ func (d *Drainer) list(ctx context.Context) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// leaving returns those of pods that have to go. kubectl's filters read a DaemonSet for each of its pods. So they run
-// only when a pod is new to them.
+// leaving returns those of pods that have to go. A choice reads a DaemonSet for each of its pods. So all pods are
+// judged anew only when one of them was never seen before.
 func (d *Drainer) leaving(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	unknown := func(p *corev1.Pod) bool { _, ok := d.known[p.UID]; return !ok }
 	if slices.ContainsFunc(pods, unknown) {
-		chosen, errs := d.helper(ctx).GetPodsForDeletion(d.Node)
-		if len(errs) > 0 {
-			return nil, fmt.Errorf("choosing the pods of node %s that have to go: %w", d.Node, errors.Join(errs...))
-		}
-		d.known = map[types.UID]bool{}
+		known := make(map[types.UID]bool, len(pods))
 		for _, p := range pods {
-			d.known[p.UID] = false
+			stays, err := d.stays(ctx, p)
+			if err != nil {
+				return nil, fmt.Errorf("choosing the pods of node %s that have to go: %w", d.Node, err)
+			}
+			known[p.UID] = !stays
 		}
-		for _, p := range chosen.Pods() {
-			d.known[p.UID] = true
-		}
+		d.known = known
 	}
 	return slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !d.known[p.UID] }), nil
 }
 
 // cordoned fails unless the node is cordoned, by any owner.
 func (d *Drainer) cordoned(ctx context.Context) error {
-	node, err := d.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
+	node, err := d.Client.Nodes().Get(ctx, d.Node, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("reading node %s: %w", d.Node, err)
 	}
@@ -241,31 +228,19 @@ func (d *Drainer) evict(ctx context.Context, pod *corev1.Pod) error {
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
 	}
-	return d.Client.PolicyV1().RESTClient().Post().AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").
-		Name(pod.Name).SubResource("eviction").MaxRetries(0).Body(eviction).Do(ctx).Error()
+	return d.Client.Evict(ctx, eviction)
 }
 
 // remove deletes this very pod, in spite of budgets. The pod has its own grace period, as after an eviction.
 func (d *Drainer) remove(ctx context.Context, pod *corev1.Pod) error {
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
-	return d.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
+	return d.Client.Pods(pod.Namespace).Delete(ctx, pod.Name, options)
 }
 
 // watchPods keeps the node's pods in a store, and rings for each change.
 func (d *Drainer) watchPods(ring func()) (cache.Store, cache.Controller) {
-	pods := d.Client.CoreV1().Pods(metav1.NamespaceAll)
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = d.ownPods()
-			return pods.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = d.ownPods()
-			return pods.Watch(ctx, o)
-		},
-	}
 	return cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, d.Client),
+		ListerWatcher: kube.Selected(d.Client.Pods(metav1.NamespaceAll), d.ownPods()),
 		ObjectType:    &corev1.Pod{},
 		Transform:     stripped,
 		Handler: cache.ResourceEventHandlerFuncs{

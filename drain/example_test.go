@@ -5,13 +5,15 @@ package drain_test
 import (
 	"context"
 	"fmt"
+	"net/http/httptest"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/kube"
 )
 
 // cordoned returns a node that the agent has cordoned for an update.
@@ -23,8 +25,13 @@ func cordoned(name string) *corev1.Node {
 // A node is drained for an update. Pods go as their budgets allow, however long that takes. The report has the pods that
 // the drain waits for.
 func ExampleDrainer_Run() {
-	d := drain.Drainer{Client: fake.NewClientset(cordoned("node-1")), Node: "node-1"}
-	err := d.Run(context.Background(), drain.Request{Config: "rendered-worker-b"}, func(report api.Drain) {
+	cluster := httptest.NewServer(drain.PodServer(func() []corev1.Pod { return nil }))
+	client, err := kube.New(&rest.Config{Host: cluster.URL})
+	if err != nil {
+		panic(err)
+	}
+	d := drain.Drainer{Client: client, Node: "n"}
+	err = d.Run(context.Background(), drain.Request{Config: "rendered-worker-b"}, func(report api.Drain) {
 		for _, pod := range report.Waiting {
 			fmt.Println(drain.Sentence(pod))
 		}

@@ -5,7 +5,6 @@ package drain
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -77,13 +74,7 @@ func TestForceEvictsFirstAndDeletesOnlyWhatIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			keeper := &gatekeeper{evict: c.evict, remove: c.remove}
-			server := httptest.NewServer(keeper)
-			defer server.Close()
-			client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := &run{Drainer: &Drainer{Client: client, Node: "n"}, answers: make(chan answer, 1)}
+			r := &run{Drainer: &Drainer{Client: clientOf(t, keeper.ServeHTTP), Node: "n"}, answers: make(chan answer, 1)}
 			r.askFor(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web", UID: "1"}}, !c.gentle)
 			a := <-r.answers
 			if !slices.Equal(keeper.asked, c.asked) {

@@ -7,10 +7,8 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/kubectl/pkg/drain"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -129,25 +127,20 @@ func (c *clock) stamp(d api.Drain) api.Drain {
 	return d
 }
 
-// skips returns the pods that stay by a policy, as kubectl's filters.
-func skips(p *api.DrainPolicy) ([]drain.PodFilter, error) {
+// selectors returns what selects the pods that stay by a policy.
+func selectors(p *api.DrainPolicy) ([]labels.Selector, error) {
 	if p == nil {
 		return nil, nil
 	}
-	var filters []drain.PodFilter
+	var out []labels.Selector
 	for i := range p.SkipPodSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&p.SkipPodSelectors[i])
 		if err != nil {
 			return nil, fmt.Errorf("skipPodSelectors[%d]: %w", i, err)
 		}
-		filters = append(filters, func(pod corev1.Pod) drain.PodDeleteStatus {
-			if selector.Matches(labels.Set(pod.Labels)) {
-				return drain.MakePodDeleteStatusSkip()
-			}
-			return drain.MakePodDeleteStatusOkay()
-		})
+		out = append(out, selector)
 	}
-	return filters, nil
+	return out, nil
 }
 
 // StepText returns what a drain waits for besides pods. It is empty where the drain waits only for pods.

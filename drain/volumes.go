@@ -14,10 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/kube"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 // volumes are the volumes that the evicted pods have left attached to the node. Attachments can't be listed by their
 // node. So all attachments of the cluster are read once, and then each of the node's own by its name.
 type volumes struct {
-	client kubernetes.Interface
+	client *kube.Client
 	node   string
 	listed bool
 	left   []api.WaitingVolume
@@ -52,7 +52,7 @@ func (v *volumes) detached(ctx context.Context, staying []*corev1.Pod, now time.
 	}
 	var left []api.WaitingVolume
 	for _, w := range v.left {
-		a, err := v.client.StorageV1().VolumeAttachments().Get(ctx, w.Attachment, metav1.GetOptions{})
+		a, err := v.client.Attachments().Get(ctx, w.Attachment, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			continue
@@ -73,7 +73,7 @@ func (v *volumes) list(ctx context.Context, staying []*corev1.Pod) error {
 		return err
 	}
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return v.client.StorageV1().VolumeAttachments().List(ctx, o)
+		return v.client.Attachments().List(ctx, o)
 	})
 	pages.PageSize, pages.PageBufferSize = volumesPage, 0
 	v.left = nil
@@ -108,7 +108,7 @@ func (v *volumes) kept(ctx context.Context, pods []*corev1.Pod) (map[string]bool
 			default:
 				continue
 			}
-			claim, err := v.client.CoreV1().PersistentVolumeClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+			claim, err := v.client.Claims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
 				continue
 			}

@@ -101,8 +101,8 @@ func Strict(doubts []string) error {
 // stdin is the path of the standard input.
 const stdin = "-"
 
-// Butane translates a Butane config to JSON or YAML: Translate of package butane. The files that the config includes are
-// below dir. The doubts are warnings.
+// Butane translates a Butane config to JSON or YAML: Translate of package butane. The files that the config includes
+// are below dir. The doubts are warnings.
 type Butane func(doc []byte, dir string) (out []byte, doubts []string, err error)
 
 // Read reads files, "-" for the standard input, and directories, recursively and in lexical order. Documents are only

@@ -33,6 +33,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/intake"
+	"github.com/noderefit/noderefit/kube"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
@@ -44,6 +45,8 @@ type Cluster struct {
 	refit mcfgclient.Interface
 	meta  metadata.Interface
 	own   rest.Interface
+	// drains asks what a drain would wait for.
+	drains *kube.Client
 	// namespace is the namespace of the daemons.
 	namespace string
 	warnings  io.Writer
@@ -87,11 +90,12 @@ func Connect(cfg *rest.Config, o Options) (*Cluster, error) {
 	binary.ContentType = runtime.ContentTypeProtobuf
 	binary.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	c := &Cluster{namespace: o.Namespace, warnings: o.Warnings}
-	var errs [4]error
+	var errs [5]error
 	c.kube, errs[0] = kubernetes.NewForConfig(binary)
 	c.refit, errs[1] = mcfgclient.NewForConfig(cfg)
 	c.meta, errs[2] = metadata.NewForConfig(cfg)
 	c.own, errs[3] = ownClient(cfg)
+	c.drains, errs[4] = kube.New(cfg)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("connecting to the cluster: %w", err)
 	}

@@ -132,7 +132,7 @@ func (c *Cluster) report(ctx context.Context) (*progress.Report, error) {
 // drainNow asks the cluster itself what a reported drain of a node would wait for at this moment.
 func (c *Cluster) drainNow(ctx context.Context, node string, policy *api.DrainPolicy, reported api.Drain,
 ) (*api.Drain, error) {
-	live, err := (&drain.Drainer{Client: c.kube, Node: node}).Forecast(ctx, policy)
+	live, err := (&drain.Drainer{Client: c.drains, Node: node}).Forecast(ctx, policy)
 	if err != nil {
 		return nil, err
 	}

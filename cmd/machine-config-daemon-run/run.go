@@ -16,12 +16,9 @@ import (
 
 	"github.com/go-logr/zapr"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -33,6 +30,7 @@ import (
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/intake"
+	"github.com/noderefit/noderefit/kube"
 )
 
 // runOptions are the flags of run.
@@ -203,16 +201,12 @@ func (o *runOptions) credentials() (*rest.Config, error) {
 
 func (o *runOptions) head(config *rest.Config, log *zap.Logger) (daemon.HeadOptions, error) {
 	out := daemon.HeadOptions{Node: o.node, Log: log, Verdict: o.verdict}
-	kube, err := kubernetes.NewForConfig(config)
+	client, err := kube.New(config)
 	if err != nil {
 		return out, err
 	}
-	out.Kube, out.Drainer = kube, &drain.Drainer{Client: kube, Node: o.node}
-	if out.Configs, err = mcfgclient.NewForConfig(config); err != nil {
-		return out, err
-	}
-	out.Metadata, err = metadata.NewForConfig(config)
-	return out, err
+	out.Kube, out.Drainer = client, &drain.Drainer{Client: client, Node: o.node}
+	return out, nil
 }
 
 // serveMetrics serves the metrics until stop is called.

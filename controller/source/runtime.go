@@ -15,8 +15,8 @@ import (
 
 // Values of the annotation api.Runtime.
 const (
-	CRIO       = "crio"
-	Containerd = "containerd"
+	crio       = "crio"
+	containerd = "containerd"
 )
 
 // Runtime is the set of container runtimes that the Nodes of a pool have.
@@ -37,7 +37,7 @@ func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[stri
 		r := found[pool]
 		switch version := n.Status.NodeInfo.ContainerRuntimeVersion; {
 		case version == "":
-		case strings.HasPrefix(version, Containerd+"://"):
+		case strings.HasPrefix(version, containerd+"://"):
 			r.Containerd = true
 		default:
 			r.CRIO = true
@@ -47,9 +47,9 @@ func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[stri
 	out := map[string]Runtime{}
 	for _, p := range pools {
 		switch said := p.Annotations[api.Runtime]; said {
-		case CRIO:
+		case crio:
 			out[p.Name] = Runtime{CRIO: true}
-		case Containerd:
+		case containerd:
 			out[p.Name] = Runtime{Containerd: true}
 		case "":
 			out[p.Name] = found[p.Name]
@@ -58,7 +58,7 @@ func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[stri
 			}
 		default:
 			wrong[p.Name] = fmt.Errorf("MachineConfigPool/%s: the annotation %s is %q and neither %s nor %s", p.Name,
-				api.Runtime, said, CRIO, Containerd)
+				api.Runtime, said, crio, containerd)
 		}
 	}
 	return out, wrong

@@ -156,6 +156,8 @@ func atRest(ctx context.Context, r *report) (err error) {
 		used = append(used, u)
 	}
 	few, many := used[0], used[1]
+	r.note(float64(few.RSS) <= maxAtRest*1e6, "cluster.rest.rss",
+		fmt.Sprintf("%.1f MB of at most %d", float64(few.RSS)/1e6, maxAtRest), true)
 	r.note(float64(many.RSS) <= float64(few.RSS)*growth, "cluster.rest.rss", fmt.Sprintf("%.1f MB in a cluster of %d, "+
 		"%.1f MB of %d", float64(few.RSS)/1e6, restFew, float64(many.RSS)/1e6, restMany), true)
 	return nil

@@ -23,6 +23,13 @@ const unlimited = 1 << 30
 // maxProgram is how large the program of the host may be, in MB: each node keeps a copy, and each boot reads one.
 const maxProgram = 25
 
+// maxInPod is how large the program of the pod may be, in MB. maxAtRest is how much memory it may take at rest, in MB:
+// most of that is the program itself, in the page cache.
+const (
+	maxInPod  = 26
+	maxAtRest = 35
+)
+
 // maxStart and maxResident are what a start of that program may take: of CPU, and of memory in MB.
 const (
 	maxStart    = 15 * time.Millisecond

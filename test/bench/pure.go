@@ -170,6 +170,9 @@ func sizes(r *report, dir string) error {
 				return err
 			}
 		}
+		if filepath.Base(name) == agent.Program+"-run" {
+			r.note(mb <= maxInPod, "binary "+agent.Program+"-run", fmt.Sprintf("%.1f MB of at most %d", mb, maxInPod), true)
+		}
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -92,6 +93,17 @@ func TestClientGoIsReachedOnlyFromFoldersThatMay(t *testing.T) {
 	}
 	for _, wrong := range checkReach(readTable(t), module, deps) {
 		t.Error(wrong)
+	}
+	// The kernel keeps most of this program in the memory of each node. Each of these would double its size.
+	inPod := deps[module+"/cmd/machine-config-daemon-run"]
+	if !slices.Contains(inPod, "k8s.io/client-go/rest") {
+		t.Error("the program of the pod speaks to no API server: its dependencies were not checked")
+	}
+	for _, large := range []string{"k8s.io/client-go/kubernetes/scheme", "k8s.io/client-go/discovery", "k8s.io/kubectl/pkg/drain",
+		"github.com/coreos/butane/config"} {
+		if slices.Contains(inPod, large) {
+			t.Errorf("cmd/machine-config-daemon-run depends on %s: see docs/own-code.md for how it goes without", large)
+		}
 	}
 }
 

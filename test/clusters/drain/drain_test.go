@@ -405,7 +405,7 @@ func TestACordonOfSomebodyElseStays(t *testing.T) {
 	// Decided on what was, this would claim the node; the API server refuses it, and it is decided anew.
 	entry := api.Cordon{By: api.Daemon, Config: "rendered-b", Reason: "update", Since: time.Now()}
 	working, done := string(api.Working), string(api.Done)
-	nodes := s.client.CoreV1().Nodes()
+	nodes := s.client.Nodes()
 	n, err := drain.Cordon(s.Context(), nodes, old, entry, drain.Annotations{api.StateKey: &working})
 	s.check(err)
 	if drain.ReadHold(n) != drain.Theirs || n.Annotations[api.StateKey] != working {
@@ -424,7 +424,7 @@ func TestACordonOfSomebodyElseStays(t *testing.T) {
 func TestOurOwnCordonComesAndGoesInOnePatchEach(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "ours", "ours-0")
-	nodes, entry := s.client.CoreV1().Nodes(), api.Cordon{By: api.Daemon, Config: "b", Since: time.Now()}
+	nodes, entry := s.client.Nodes(), api.Cordon{By: api.Daemon, Config: "b", Since: time.Now()}
 	n, err := drain.Cordon(s.Context(), nodes, s.node("ours-0"), entry, drain.Drained("b"))
 	s.check(err)
 	if drain.ReadHold(n) != drain.Ours || n.Annotations[api.LastAppliedDrain] != "drain-b" {
@@ -459,7 +459,7 @@ func TestACordonThatReplacedOursStays(t *testing.T) {
 		t.Errorf("the hold is %s", drain.ReadHold(n))
 	}
 	s.kubectl("cordon", "replaced-0")
-	n, err := drain.Uncordon(s.Context(), s.client.CoreV1().Nodes(), s.node("replaced-0"), "rendered-b", nil)
+	n, err := drain.Uncordon(s.Context(), s.client.Nodes(), s.node("replaced-0"), "rendered-b", nil)
 	s.check(err)
 	if _, ok := n.Annotations[api.CordonKey]; ok || drain.ReadHold(n) != drain.Theirs {
 		t.Errorf("the hold is %s, the annotations are %v", drain.ReadHold(n), n.Annotations)
@@ -485,7 +485,7 @@ func TestANodeThatWasDeletedIsNotDrainedForItsSuccessor(t *testing.T) {
 		t.Errorf("the drain ended with %v", err)
 	}
 	s.stubborn("deleted-0")
-	_, err := drain.Uncordon(s.Context(), s.client.CoreV1().Nodes(), old, "rendered-b", nil)
+	_, err := drain.Uncordon(s.Context(), s.client.Nodes(), old, "rendered-b", nil)
 	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "deleted and came back") {
 		t.Errorf("the uncordon of the one before ended with %v", err)
 	}

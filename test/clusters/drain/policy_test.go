@@ -248,7 +248,7 @@ func TestLoadBalancersHaveTheirTimeBeforeTheFirstEviction(t *testing.T) {
 func TestANodeIsGivenBackToLoadBalancersByWhoeverUncordonsIt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "label", "label-0", "label-1")
-	nodes := s.client.CoreV1().Nodes()
+	nodes := s.client.Nodes()
 	entry := api.Cordon{By: api.Daemon, Config: "rendered-b", Reason: "update", Since: time.Now()}
 	text := api.Encode(api.Exclusion{Since: time.Now().UTC().Truncate(time.Second)})
 	ask := drain.Annotations{api.ExcludedKey: &text}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/kube"
 	"github.com/noderefit/noderefit/test/lab/cluster"
 )
 
@@ -61,7 +62,7 @@ type scene struct {
 	admin   kubernetes.Interface
 	ns      string
 	agent   string
-	client  kubernetes.Interface
+	client  *kube.Client
 }
 
 // newScene makes a scene in the shared cluster, with nodes that only its own pods get onto.
@@ -95,7 +96,7 @@ func (s *scene) become(name string, rules []rbacv1.PolicyRule) {
 	config := rest.CopyConfig(s.cluster.Config)
 	config.UserAgent, config.Impersonate.UserName = s.agent, name
 	var err error
-	s.client, err = kubernetes.NewForConfig(config)
+	s.client, err = kube.New(config)
 	s.check(err)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
 	binding := &rbacv1.ClusterRoleBinding{
@@ -118,7 +119,7 @@ func (s *scene) mayNotDelete() {
 	}
 	s.become("meek-drainer", rules)
 	s.until("the agent may list pods", func() bool {
-		_, err := s.client.CoreV1().Pods("").List(s.Context(), metav1.ListOptions{Limit: 1})
+		_, err := s.client.Pods("").List(s.Context(), metav1.ListOptions{Limit: 1})
 		return err == nil
 	})
 }
@@ -248,7 +249,7 @@ func (s *scene) allows(name string, allowed int32) {
 func (s *scene) cordon(node string) {
 	s.Helper()
 	entry := api.Cordon{By: api.Daemon, Config: "rendered-b", Reason: "update", Since: time.Now()}
-	_, err := drain.Cordon(s.Context(), s.client.CoreV1().Nodes(), s.node(node), entry, nil)
+	_, err := drain.Cordon(s.Context(), s.client.Nodes(), s.node(node), entry, nil)
 	s.check(err)
 }
 

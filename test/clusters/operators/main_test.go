@@ -20,19 +20,18 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	mcclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/kube"
 	"github.com/noderefit/noderefit/test/lab/cluster"
 	"github.com/noderefit/noderefit/test/lab/fakehost"
 	"github.com/noderefit/noderefit/test/lab/programs"
@@ -197,13 +196,11 @@ func (l *lab) join(name, rendered string, document []byte) {
 	node := cluster.KwokNode(name, map[string]string{api.NodeRole + l.pool: "", api.NodeRole + api.PoolWorker: ""})
 	node.Annotations = map[string]string{api.CurrentConfig: rendered, api.DesiredConfig: rendered}
 	l.must(l.AddNodes(l.ctx, node))
-	meta, err := metadata.NewForConfig(l.Config)
-	l.must(err)
-	configs, err := mcclient.NewForConfig(l.Config)
+	agents, err := kube.New(l.Config)
 	l.must(err)
 	head := daemon.NewHead(daemon.HeadOptions{
-		Node: name, Kube: l.Cluster.Client, Configs: configs, Metadata: meta, Hands: host, Senses: host,
-		Drainer: &drain.Drainer{Client: l.Cluster.Client, Node: name}, Log: zap.NewNop(),
+		Node: name, Kube: agents, Hands: host, Senses: host,
+		Drainer: &drain.Drainer{Client: agents, Node: name}, Log: zap.NewNop(),
 	})
 	ctx, stop := context.WithCancel(context.WithoutCancel(l.ctx))
 	var running sync.WaitGroup

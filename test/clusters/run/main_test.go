@@ -15,7 +15,6 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest"
@@ -23,13 +22,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/kube"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/test/lab/cluster"
 	"github.com/noderefit/noderefit/test/lab/fakehost"
@@ -156,12 +154,14 @@ func (n *node) start() {
 	}
 	config.UserAgent = "head-" + n.name
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &reads{next: next, node: n.name, count: n.gets} })
-	kube := kubernetes.NewForConfigOrDie(config)
+	client, err := kube.New(config)
+	if err != nil {
+		n.t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	log := zaptest.NewLogger(n.t, zaptest.WrapOptions(zap.Hooks(n.logs.line)), zaptest.Level(level()))
-	head := daemon.NewHead(daemon.HeadOptions{Node: n.name, Kube: kube, Configs: mcfgclient.NewForConfigOrDie(config),
-		Metadata: metadata.NewForConfigOrDie(config), Hands: n.host, Senses: n.host, Verifier: n.host, Monitor: n.host, Asker: n.host,
-		Drainer: &drain.Drainer{Client: kube, Node: n.name}, Log: log})
+	head := daemon.NewHead(daemon.HeadOptions{Node: n.name, Kube: client, Hands: n.host, Senses: n.host, Verifier: n.host, Monitor: n.host, Asker: n.host,
+		Drainer: &drain.Drainer{Client: client, Node: n.name}, Log: log})
 	n.stop, n.done = stop, make(chan struct{})
 	go func() {
 		defer close(n.done)

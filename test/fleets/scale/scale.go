@@ -25,14 +25,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/kube"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/lab/cluster"
 	"github.com/noderefit/noderefit/test/lab/fakehost"
@@ -234,21 +233,13 @@ func (n *node) start() error {
 	config.UserAgent = api.Daemon + "/" + n.name
 	config.QPS, config.Burst = 20, 40
 	config.Wrap(n.traffic.wrap)
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return err
-	}
-	configs, err := mcclient.NewForConfig(config)
-	if err != nil {
-		return err
-	}
-	meta, err := metadata.NewForConfig(config)
+	client, err := kube.New(config)
 	if err != nil {
 		return err
 	}
 	head := daemon.NewHead(daemon.HeadOptions{
-		Node: n.name, Kube: kube, Configs: configs, Metadata: meta, Hands: n.host, Senses: n.host,
-		Drainer: &drain.Drainer{Client: kube, Node: n.name}, Log: zap.NewNop(),
+		Node: n.name, Kube: client, Hands: n.host, Senses: n.host,
+		Drainer: &drain.Drainer{Client: client, Node: n.name}, Log: zap.NewNop(),
 	})
 	n.fleet.mu.Lock()
 	defer n.fleet.mu.Unlock()
