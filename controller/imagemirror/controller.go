@@ -27,6 +27,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/source"
+	"github.com/noderefit/noderefit/registries"
 )
 
 // Name is the controller's name.
@@ -50,10 +51,7 @@ func Add(mgr ctrl.Manager, version string) error {
 		client: mgr.GetClient(), events: mgr.GetEventRecorder("machineconfigcontroller-imagemirror"),
 		version: cmp.Or(version, "unknown"),
 	}
-	kinds := []client.Object{
-		&configv1.ImageDigestMirrorSet{}, &configv1.ImageTagMirrorSet{}, &operatorv1alpha1.ImageContentSourcePolicy{},
-	}
-	return source.Controller{Name: Name, Kinds: kinds, Look: r.look}.Add(mgr)
+	return source.Controller{Name: Name, Kinds: Kinds(), Look: r.look}.Add(mgr)
 }
 
 type reconciler struct {
@@ -198,4 +196,21 @@ func (r *reconciler) say(ctx context.Context, o *origin) error {
 		r.events.Eventf(o.object, nil, corev1.EventTypeWarning, eventUnmade, "Make", "%s", text)
 	}
 	return nil
+}
+
+// Sources returns the mirrors that the objects of a cluster ask for. A wrong object asks for none. has reports whether
+// the cluster has one of the kinds.
+func Sources(ctx context.Context, from client.Client, has func(client.Object) bool) ([]registries.Source, error) {
+	origins, err := (&reconciler{client: from}).origins(ctx, has)
+	if err != nil {
+		return nil, err
+	}
+	return sources(counting(arrange(origins), nil)), nil
+}
+
+// Kinds are the kinds that ask for mirrors.
+func Kinds() []client.Object {
+	return []client.Object{
+		&configv1.ImageDigestMirrorSet{}, &configv1.ImageTagMirrorSet{}, &operatorv1alpha1.ImageContentSourcePolicy{},
+	}
 }
