@@ -15,6 +15,7 @@ mcfg=machineconfiguration/v1
 copy $mcfg 0000_80_machine-config_01_machineconfigs.crd.yaml machineconfigs
 copy $mcfg 0000_80_machine-config_01_machineconfigpools-SelfManagedHA.crd.yaml machineconfigpools
 copy $mcfg 0000_80_machine-config_01_machineconfignodes-SelfManagedHA-Default.crd.yaml machineconfignodes
+copy $mcfg 0000_80_machine-config_01_osimagestreams-SelfManagedHA.crd.yaml osimagestreams
 copy $mcfg 0000_80_machine-config_01_kubeletconfigs-Default.crd.yaml kubeletconfigs
 copy $mcfg 0000_80_machine-config_01_containerruntimeconfigs.crd.yaml containerruntimeconfigs
 copy $mcfg 0000_80_machine-config_01_controllerconfigs-Default.crd.yaml controllerconfigs
@@ -36,6 +37,6 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 printf '// SPDX-License-Identifier: Apache-2.0\n' >"$made/licence"
 ../.cache/controller-gen "object:headerFile=$made/licence" crd paths=. "output:crd:dir=$made"
-for kind in nodehooks rolloutpolicies; do
+for kind in nodehooks osstreams rolloutpolicies; do
 	install -m 0644 "$made/noderefit.dev_$kind.yaml" "crds/$kind.yaml"
 done
