@@ -171,6 +171,7 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 			return nil, warnings, fmt.Errorf("merging for pool %s: %w", pool, err)
 		}
 		warnings = append(warnings, more...)
+		p.base = base != nil && i == 0
 		parts[i] = p
 		if expanded += p.expanded(); expanded > maxExpanded {
 			return nil, warnings, fmt.Errorf("merging for pool %s: %w; largest are %s", pool, errExpanded, swollen(parts[:i+1]))
@@ -308,6 +309,9 @@ type accumulator struct {
 	// osImage and extensionsImage are the images of generated documents. They count where no other document names an
 	// image.
 	osImage, extensionsImage string
+	// base has the images of the base. release is the image of a release that is followed.
+	base    mcfgv1.MachineConfigSpec
+	release string
 
 	minor    int64
 	files    map[string]types.File
@@ -322,9 +326,23 @@ type accumulator struct {
 // generatedBy is the annotation of a MachineConfig that a controller made.
 const generatedBy = "machineconfiguration.openshift.io/generated-by-controller-version"
 
+// ReleaseKey is the annotation of a MachineConfig that a controller made of a release that it follows: the release. Its
+// image wins over the cluster's default, and not over an image that a person names.
+const ReleaseKey = "noderefit.dev/release"
+
 // images takes the images of one more document. A document that a controller made only repeats the cluster's default at
-// that time. As upstream, such an image wins neither over an image that a person names, nor over the present default.
+// that time, unless it is of a release. As upstream, such an image wins neither over an image that a person names, nor
+// over the present default.
 func (a *accumulator) images(p *parsed) {
+	if p.base {
+		a.base.OSImageURL = p.spec.OSImageURL
+		a.base.BaseOSExtensionsContainerImage = p.spec.BaseOSExtensionsContainerImage
+		return
+	}
+	if p.doc != nil && p.doc.Object.Annotations[generatedBy] != "" && p.doc.Object.Annotations[ReleaseKey] != "" {
+		a.release = cmp.Or(p.spec.OSImageURL, a.release)
+		return
+	}
 	if p.doc != nil && p.doc.Object.Annotations[generatedBy] != "" {
 		a.osImage = cmp.Or(p.spec.OSImageURL, a.osImage)
 		a.extensionsImage = cmp.Or(p.spec.BaseOSExtensionsContainerImage, a.extensionsImage)
@@ -458,8 +476,14 @@ func (a *accumulator) take(m *meeting) {
 // result returns the merged configuration in canonical order.
 func (a *accumulator) result() *parsed {
 	p := &parsed{doc: &Document{Object: newObject("")}, spec: a.spec, minor: a.minor, cfg: a.rest, contents: a.contents}
-	p.spec.OSImageURL = cmp.Or(p.spec.OSImageURL, a.osImage)
-	p.spec.BaseOSExtensionsContainerImage = cmp.Or(p.spec.BaseOSExtensionsContainerImage, a.extensionsImage)
+	defaults := a.base
+	if a.release != "" { // the default's extensions are of another OS
+		defaults = mcfgv1.MachineConfigSpec{OSImageURL: a.release}
+		a.extensionsImage = ""
+	}
+	p.spec.OSImageURL = cmp.Or(p.spec.OSImageURL, defaults.OSImageURL, a.osImage)
+	p.spec.BaseOSExtensionsContainerImage = cmp.Or(p.spec.BaseOSExtensionsContainerImage,
+		defaults.BaseOSExtensionsContainerImage, a.extensionsImage)
 	p.spec.KernelType = cmp.Or(p.spec.KernelType, KernelDefault)
 	p.spec.Extensions = append([]string{}, unique(p.spec.Extensions)...)
 	p.spec.KernelArguments = append([]string{}, p.spec.KernelArguments...)

@@ -79,6 +79,8 @@ func (c *Config) Marshal() ([]byte, error) {
 type parsed struct {
 	doc  *Document
 	spec mcfgv1.MachineConfigSpec
+	// base reports whether the document is the base that others are merged over.
+	base bool
 	// minor is the minor version of Ignition 3 in which the document was written. cfg is always of the newest version.
 	minor    int64
 	cfg      types.Config

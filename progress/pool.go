@@ -68,6 +68,8 @@ type Pool struct {
 	Reboot *api.RebootRequest
 	// Approval is what a person approved of what was staged; nil if nothing was approved.
 	Approval *api.Approval
+	// Withheld is the release that no further node goes to, which is the OS of the target; nil if nothing is withheld.
+	Withheld *api.Withheld
 	// Noted is the policy that was in force when the controller last looked; nil if no policy was. A note that cannot be
 	// read has a name that no policy can have.
 	Noted *api.PolicyNote
@@ -107,10 +109,6 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 		Paused: pool.Spec.Paused, Nodes: nodes, Labels: pool.Labels,
 	}
 	p.Counts = count(nodes, p.Target)
-	if name := pool.Spec.OSImageStream.Name; name != "" {
-		p.Ignored = append(p.Ignored, fmt.Sprintf("spec.osImageStream (%s) has no effect here: name the image in osImageURL "+
-			"of a MachineConfig", name))
-	}
 	if len(pool.Spec.PinnedImageSets) > 0 {
 		p.Ignored = append(p.Ignored, fmt.Sprintf("spec.pinnedImageSets (%s) has no effect here: no image is pulled or "+
 			"pinned by it", pool.Spec.PinnedImageSets[0].Name))
@@ -135,6 +133,9 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 		p.Problems = append(p.Problems, err.Error())
 	}
 	if p.Approval, err = api.Decode[*api.Approval](pool.Annotations, api.ApprovedKey); err != nil {
+		p.Problems = append(p.Problems, err.Error())
+	}
+	if p.Withheld, err = api.Decode[*api.Withheld](pool.Annotations, api.WithheldKey); err != nil {
 		p.Problems = append(p.Problems, err.Error())
 	}
 	if p.MaxUnavailable, err = MaxUnavailable(pool.Spec.MaxUnavailable, len(nodes)); err != nil {

@@ -31,6 +31,7 @@ const (
 	NotRendered    Verdict = "NotRendered"
 	NoNodes        Verdict = "NoNodes"
 	Quarantined    Verdict = "Quarantined"
+	Withheld       Verdict = "Withheld"
 	Paused         Verdict = "Paused"
 	PolicyUnusable Verdict = "PolicyUnusable"
 	FailureBudget  Verdict = "FailureBudget"
@@ -157,6 +158,10 @@ var Verdicts = []Meaning{
 	{Quarantined, AboutPool, "The pool's configuration failed on a node, and no other node gets it",
 		"Change or revert the MachineConfigs. If the cause was something else: `kubectl refit quarantine lift POOL`",
 		"a-node-says-rolledback", stops, 0},
+	{Withheld, AboutPool, "An OSStream has no newer release, and something speaks against the pool's: it failed, was " +
+		"withdrawn or is a dead end. Nodes that have not gone to the release stay where they are",
+		"Wait for the next release, or see `kubectl refit streams`. If the release failed for another cause: " +
+			"`kubectl refit quarantine lift POOL`", "", stops, 7},
 	{Paused, AboutPool,
 		"`spec.paused` is true, and not all nodes have the configuration", "`kubectl refit resume POOL`", "", stops, 0},
 	{PolicyUnusable, AboutPool, "The pool's RolloutPolicy is not valid, names a pool that does not exist, waits for " +

@@ -230,6 +230,13 @@ var reached = map[Verdict]func(*world){
 	RenderPending: func(w *world) { w.poolCondition(api.PoolRenderPending, "KubeletConfig/small since 12:00") },
 	NotRendered:   func(w *world) { w.pool.Spec.Configuration.Name = "" },
 	NoNodes:       func(w *world) { w.Nodes = nil },
+	Withheld: func(w *world) {
+		w.Follow = func(pools []*Pool) {
+			for _, p := range pools {
+				p.Rules.Hold = &Hold{Verdict: Withheld, Because: "withdrawn", Do: "wait"}
+			}
+		}
+	},
 	Quarantined: func(w *world) {
 		w.at(w.b, renderedA, renderedB, api.RolledBack, "")
 		quarantineOn(w.b)

@@ -199,7 +199,21 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 		b.followReboots(p, judged[p.Name], by, now, self)
 	}
 	for _, p := range pools {
+		withhold(p)
 		noteTrials(p, now)
+	}
+}
+
+// withhold holds a pool whose OSStream withholds the pool's release, whatever a policy or a person's bypass lets it do.
+func withhold(p *progress.Pool) {
+	w := p.Withheld
+	if w == nil {
+		return
+	}
+	p.Rules.Hold = &progress.Hold{
+		Verdict: progress.Withheld, Blocking: &progress.Object{Kind: "OSStream", Name: w.Stream},
+		Because: fmt.Sprintf("no further node goes to release %s: %s", w.Version, w.Reason),
+		Do:      "wait for the next release; see kubectl refit streams " + w.Stream,
 	}
 }
 

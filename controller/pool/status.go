@@ -139,7 +139,7 @@ func ignored(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) (mcfgv1.Machine
 
 // needsSomebody has the reasons of holds that do not end without a person.
 var needsSomebody = map[progress.Verdict]bool{
-	progress.PolicyUnusable: true, progress.FailureBudget: true, progress.GateFailed: true,
+	progress.PolicyUnusable: true, progress.FailureBudget: true, progress.GateFailed: true, progress.Withheld: true,
 }
 
 // driftText names the nodes that have drifted.
