@@ -32,6 +32,7 @@ var definitions = map[string]definition{
 	kindKubeletConfig:          {"kubeletconfigs.machineconfiguration.openshift.io", "kubelet"},
 	kindContainerRuntimeConfig: {"containerruntimeconfigs.machineconfiguration.openshift.io", "containerruntime"},
 	kindControllerConfig:       {"controllerconfigs.machineconfiguration.openshift.io", ""},
+	"OSStream":                 {"osstreams.noderefit.dev", "osstream"},
 	"ImageDigestMirrorSet":     {"imagedigestmirrorsets.config.openshift.io", "registries"},
 	"ImageTagMirrorSet":        {"imagetagmirrorsets.config.openshift.io", "registries"},
 	"ImageContentSourcePolicy": {"imagecontentsourcepolicies.operator.openshift.io", "registries"},

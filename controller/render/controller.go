@@ -261,11 +261,17 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	if err != nil {
 		return in, err
 	}
+	base, wrong, err := r.streamed(ctx, pool, base)
+	if err != nil {
+		return in, err
+	}
 	sources, err := r.sources(ctx)
 	if err != nil {
 		return in, err
 	}
-	in.rendering, in.failure = renderPool(pool, sources, base)
+	if in.rendering, in.failure = renderPool(pool, sources, base); wrong != nil {
+		in.rendering, in.failure = nil, &failure{reasonNoStream, wrong.Error()}
+	}
 	if err := r.place(ctx, pool, in.rendering); err != nil {
 		return in, err
 	}

@@ -30,6 +30,7 @@ const (
 	reasonUnfinished     = "Unfinished"
 	reasonFinished       = "Finished"
 	reasonDoubts         = "Doubts"
+	reasonNoStream       = "NoSuchOSImageStream"
 )
 
 // rendering is the result of merging a pool's documents.

@@ -37,6 +37,7 @@ const (
 	kindContainerRuntimeConfig = "ContainerRuntimeConfig"
 	kindControllerConfig       = "ControllerConfig"
 	kindNodeHook               = "NodeHook"
+	kindOSImageStream          = "OSImageStream"
 )
 
 // optionalKind is a kind that is watched as soon as the cluster has it.
@@ -62,6 +63,7 @@ func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache)
 		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindContainerRuntimeConfig), &mcfgv1.ContainerRuntimeConfig{},
 			r.partChanged),
 		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindControllerConfig), &mcfgv1.ControllerConfig{}, r.partChanged),
+		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindOSImageStream), &mcfgv1.OSImageStream{}, r.allPools),
 		optional(r, c, from, api.GroupVersion.WithKind(kindNodeHook), &api.NodeHook{}, r.allPools),
 	}
 	// The metadata is enough: of a MachineConfiguration only the change matters, and of mirrors only the annotation.
@@ -71,6 +73,10 @@ func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache)
 		r.optional = append(r.optional, optional(r, c, from, gvk, o, changed))
 	}
 	partial(operatorv1.GroupVersion.WithKind("MachineConfiguration"), r.allPools)
+	// Of an OSStream only its MachineConfigs matter, and that its definition is there.
+	partial(api.GroupVersion.WithKind("OSStream"), func(context.Context, ...client.Object) map[task]time.Duration {
+		return nil
+	})
 	for _, gvk := range mirrorKinds {
 		partial(gvk, r.partChanged)
 	}
