@@ -41,6 +41,7 @@ import (
 	"github.com/noderefit/noderefit/controller/pool"
 	rendering "github.com/noderefit/noderefit/controller/render"
 	"github.com/noderefit/noderefit/controller/source"
+	"github.com/noderefit/noderefit/controller/stream"
 	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/gate"
 	"github.com/noderefit/noderefit/intake"
@@ -65,6 +66,7 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
 	},
+	stream.Name: func(m ctrl.Manager, _ runOptions) error { return stream.Add(m, version) },
 	template.Name: func(m ctrl.Manager, o runOptions) error {
 		return template.Options{Version: version, Sets: template.Sets{Dir: o.templates}}.Add(m)
 	},

@@ -440,6 +440,8 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 		}, ""), "99-worker-generated-kubelet-2"),
 		"make, change and delete what it makes of mirrors": made(createMCWith(
 			generatedBy("99-worker-generated-registries"), ""), "99-worker-generated-registries"),
+		"make, change and delete what it makes of OSStreams": made(createMCWith(
+			generatedBy("99-worker-generated-osstream"), ""), "99-worker-generated-osstream"),
 		"make, change and delete what it makes of templates": made(createMCWith(
 			ofTemplates("00-worker", "00-worker"), ""), "00-worker"),
 		"say what became of a ControllerConfig": func(ctx context.Context, who clients) error {
@@ -556,6 +558,7 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 		"delete somebody's config of a name of its own":      deleteMC("99-worker-generated-kubelet"),
 		"change somebody's registries":                       patchMC("99-worker-generated-registries"),
 		"delete somebody's registries":                       deleteMC("99-worker-generated-registries"),
+		"make a release without a mark":                      createMC("99-controller-generated-osstream", roleLabel, ""),
 		"generate something else":                            createMCWith(generatedBy("99-worker-generated-ssh"), ""),
 		"make one of no KubeletConfig":                       createMCWith(generatedBy("99-infra-generated-kubelet"), ""),
 		"make one of a KubeletConfig by another name":        ofObject("KubeletConfig", "50-of-kubelet"),

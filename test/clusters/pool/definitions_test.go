@@ -87,7 +87,7 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 		l.node(name, "worker", "rendered-worker-a")
 	}
 	repository()
-	c := l.alone("--controllers=containerruntimeconfig,disruptionpolicy,imagemirror,kubeletconfig,notifications,pool,render,template")
+	c := l.alone("--controllers=containerruntimeconfig,disruptionpolicy,imagemirror,kubeletconfig,notifications,pool,render,stream,template")
 	asked := func() bool { // the pool is at what the repository asks for
 		want := l.says("mcp/worker", "{.spec.configuration.name}")
 		files, err := l.Kubectl(l.ctx, "get", "mc", want, "-o", "jsonpath={.spec.config.storage.files}")

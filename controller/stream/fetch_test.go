@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	regserver "github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/registries"
+	"github.com/noderefit/noderefit/releases"
+)
+
+// server is a registry, or whatever else answers. It notes the requests, and can be away.
+type server struct {
+	*httptest.Server
+	mu       sync.Mutex
+	requests []string
+	away     bool
+	// password is what the server asks for, "" for nothing.
+	password string
+}
+
+func serve(t *testing.T, h http.Handler) *server {
+	t.Helper()
+	s := &server{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.requests = append(s.requests, r.Method+" "+r.URL.Path)
+		away, password := s.away, s.password
+		s.mu.Unlock()
+		if _, given, _ := r.BasicAuth(); password != "" && given != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="r"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if away {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) host() string { return strings.TrimPrefix(s.URL, "http://") }
+
+// asked returns the requests since the last call.
+func (s *server) asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.requests
+	s.requests = nil
+	return out
+}
+
+func (s *server) change(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+// build returns an image of a version for architectures.
+func build(t *testing.T, version string, arches ...string) remote.Taggable {
+	t.Helper()
+	var adds []mutate.IndexAddendum
+	for _, arch := range arches {
+		config := &v1.ConfigFile{OS: "linux", Architecture: arch, Created: v1.Time{Time: time.Unix(1700000000, 0)}}
+		config.Config.Labels = map[string]string{labelVersion: version}
+		config.RootFS.Type = "layers"
+		image, err := mutate.ConfigFile(empty.Image, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(arches) == 1 {
+			return image
+		}
+		adds = append(adds, mutate.IndexAddendum{
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+	}
+	return mutate.AppendManifests(empty.Index, adds...)
+}
+
+func push(t *testing.T, to string, what remote.Taggable) {
+	t.Helper()
+	ref, err := name.ParseReference(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pusher, err := remote.NewPusher()
+	if err == nil {
+		err = pusher.Push(t.Context(), ref, what)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func offered(t *testing.T, f *fetcher, q question) *releases.Offer {
+	t.Helper()
+	o, err := f.offer(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func versions(o *releases.Offer) (out []string) {
+	for _, r := range o.Releases {
+		out = append(out, r.Version)
+	}
+	return out
+}
+
+func TestATagThatStaysCostsOneRequest(t *testing.T) {
+	t.Parallel()
+	s := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	push(t, s.host()+"/os:stable", build(t, "1.0", "amd64", "arm64"))
+	s.asked()
+	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/os:stable"}}}
+	o := offered(t, f, q)
+	r := o.Releases[0]
+	if !o.Latest || r.Version != "1.0" || r.Since.Unix() != 1700000000 || r.Images["amd64"] != r.Images["arm64"] ||
+		!strings.HasPrefix(r.Images["arm64"], s.host()+"/os@sha256:") {
+		t.Errorf("%+v", o)
+	}
+	s.asked()
+	for range 3 {
+		offered(t, f, q)
+		if asked := s.asked(); !slices.Equal(asked, []string{"HEAD /v2/os/manifests/stable"}) {
+			t.Errorf("nothing has changed, and the registry was asked %q", asked)
+		}
+	}
+	push(t, s.host()+"/os:stable", build(t, "1.1", "amd64"))
+	if o = offered(t, f, q); o.Releases[0].Version != "1.1" || o.Releases[0].Images["arm64"] != "" {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestVersionsThatStayCostOneRequest(t *testing.T) {
+	t.Parallel()
+	s := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	for _, v := range []string{"v1.0.0", "v1.2.0", "v1.10.0", "v2.0.0", "latest"} {
+		push(t, s.host()+"/a/os:"+v, build(t, v, "amd64"))
+	}
+	f, q := newFetcher(), question{source: &api.OSStreamSource{Versions: &api.VersionsSource{
+		Repository: s.host() + "/a/os", Range: "<2",
+	}}}
+	if o := offered(t, f, q); !slices.Equal(versions(o), []string{"v1.0.0", "v1.2.0", "v1.10.0"}) {
+		t.Errorf("%s", versions(o))
+	}
+	s.asked()
+	offered(t, f, q)
+	if asked := s.asked(); !slices.Equal(asked, []string{"GET /v2/a/os/tags/list"}) {
+		t.Errorf("nothing has changed, and the registry was asked %q", asked)
+	}
+}
+
+func TestARegistryThatComesBackIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	s := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	push(t, s.host()+"/os:stable", build(t, "1.0", "amd64"))
+	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/os:stable"}}}
+	s.change(func() { s.away = true })
+	if _, err := f.offer(t.Context(), q); err == nil {
+		t.Fatal("a registry that is away answers")
+	}
+	f.registry.puller = nil // as after every failure
+	s.change(func() { s.away = false })
+	offered(t, f, q)
+}
+
+func TestAMirrorIsAskedFirstAndTheImageKeepsItsName(t *testing.T) {
+	t.Parallel()
+	s, mirror := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0)))), serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	image := build(t, "1.0", "amd64")
+	push(t, mirror.host()+"/copy/os:stable", image)
+	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/a/os:stable"}}}
+	q.mirrors = []registries.Source{{Scope: s.host() + "/a", Mirrors: []registries.Mirror{
+		{Location: mirror.host() + "/copy", Digests: true, Tags: true},
+	}}}
+	o := offered(t, f, q)
+	if at := o.Releases[0].Images["amd64"]; !strings.HasPrefix(at, s.host()+"/a/os@") || len(s.asked()) > 0 {
+		t.Errorf("the image is %s", at)
+	}
+}
+
+func TestAPullSecretOpensTheRegistry(t *testing.T) {
+	t.Parallel()
+	s := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	push(t, s.host()+"/a/os:stable", build(t, "1.0", "amd64"))
+	s.change(func() { s.password = "secret" })
+	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/a/os:stable"}}}
+	if _, err := f.offer(t.Context(), q); err == nil || !strings.Contains(err.Error(), "UNAUTHORIZED") &&
+		!strings.Contains(err.Error(), "401") {
+		t.Errorf("without the secret: %v", err)
+	}
+	f.registry.puller = nil
+	secret := func(password string) []byte {
+		return fmt.Appendf(nil, `{"auths":{%q:{"auth":%q},%q:{"auth":"x"}}}`, s.host()+"/a",
+			base64.StdEncoding.EncodeToString([]byte("u:"+password)), "https://elsewhere.example/v1/")
+	}
+	q.secret = secret("secret")
+	offered(t, f, q)
+	q.secret = []byte("oops")
+	if _, err := f.offer(t.Context(), q); err == nil || strings.Contains(err.Error(), "oops") {
+		t.Errorf("a secret that can't be read: %v", err)
+	}
+}
+
+// documents serves documents with ETags.
+func documents(t *testing.T, of map[string]string) *server {
+	t.Helper()
+	var s *server
+	s = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		text, there := of[r.URL.Path+"?"+r.URL.RawQuery]
+		if !there {
+			text, there = of[r.URL.Path]
+		}
+		s.mu.Unlock()
+		etag := fmt.Sprintf("%q", fmt.Sprintf("%x", sha256.Sum256([]byte(text))))
+		w.Header().Set("ETag", etag)
+		switch {
+		case !there:
+			http.NotFound(w, r)
+		case r.Header.Get("If-None-Match") == etag:
+			w.WriteHeader(http.StatusNotModified)
+		default:
+			fmt.Fprint(w, text)
+		}
+		s.mu.Lock()
+		s.requests[len(s.requests)-1] += " " + r.Header.Get("If-None-Match")
+		s.mu.Unlock()
+	}))
+	return s
+}
+
+func pullspec(digit int) string {
+	return fmt.Sprintf("quay.io/fedora/fedora-coreos@sha256:%064x", digit)
+}
+
+func TestAGraphIsAskedForEachArchitectureAndOnlyForWhatHasChanged(t *testing.T) {
+	t.Parallel()
+	graph := func(payload string) string {
+		return fmt.Sprintf(`{"nodes":[{"version":"44.20260101.3.0","payload":%q,"metadata":{}}],"edges":[]}`, payload)
+	}
+	at := "/v1/graph?basearch=%s&oci=true&rollout_wariness=0&stream=stable"
+	of := map[string]string{
+		fmt.Sprintf(at, "x86_64"): graph(pullspec(1)), fmt.Sprintf(at, "aarch64"): graph("abc"),
+		"/releases.json": fmt.Sprintf(`{"releases":[{"version":"44.20260101.3.0","oci-images":[
+			{"architecture":"aarch64","image":"quay.io/fedora/fedora-coreos:stable","digest-ref":%q}]}]}`, pullspec(2)),
+	}
+	s := documents(t, of)
+	f := newFetcher()
+	q := question{arches: []string{"amd64", "arm64"}, source: &api.OSStreamSource{FedoraCoreOS: &api.FedoraCoreOSSource{
+		Stream: "stable", GraphURL: s.URL + "/v1/graph", ReleasesURL: s.URL + "/releases.json",
+	}}}
+	r := offered(t, f, q).Releases[0]
+	if r.Images["amd64"] != pullspec(1) || r.Images["arm64"] != pullspec(2) || r.Problem != "" {
+		t.Errorf("%+v", r)
+	}
+	s.asked()
+	again := offered(t, f, q).Releases[0]
+	asked := s.asked()
+	if len(asked) != 3 || again.Images["arm64"] != pullspec(2) ||
+		slices.ContainsFunc(asked, func(one string) bool { return strings.HasSuffix(one, " ") }) {
+		t.Errorf("%+v by %q", again, asked)
+	}
+	s.change(func() { of[fmt.Sprintf(at, "x86_64")] = graph(pullspec(3)) })
+	if r = offered(t, f, q).Releases[0]; r.Images["amd64"] != pullspec(3) {
+		t.Errorf("after a change: %+v", r)
+	}
+}
+
+func TestAnAnswerThatIsTooLargeIsRefused(t *testing.T) {
+	t.Parallel()
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for range 17 {
+			_, _ = w.Write(make([]byte, 1<<20))
+		}
+	}))
+	q := question{source: &api.OSStreamSource{Cincinnati: &api.CincinnatiSource{URL: s.URL, Channel: "a"}}}
+	if _, err := newFetcher().offer(t.Context(), q); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Error(err)
+	}
+}
