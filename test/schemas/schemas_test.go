@@ -43,6 +43,7 @@ var documents = map[string]reflect.Type{
 	"Plan":             reflect.TypeFor[refit.PlanDocument](),
 	"Quarantine":       reflect.TypeFor[refit.Quarantines]().Elem(),
 	"Status":           reflect.TypeFor[refit.StatusDocument](),
+	"Stream":           reflect.TypeFor[refit.Streams]().Elem(),
 	"TimelineEntry":    reflect.TypeFor[pool.TimelineEntry](),
 	"Versions":         reflect.TypeFor[checkup.Versions](),
 }
