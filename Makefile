@@ -17,7 +17,8 @@ FUZZTIME ?= 10s
 # The longest that one test binary may take. The labs build a root file system on their first run.
 TEST_TIMEOUT ?= 30m
 
-# How many power cuts make test-vm spreads over an update; and a quarter as many where the boot loader counts boots.
+# How many power cuts make test-vm spreads over an update with ostree, and over one on a host of packages; and a quarter
+# as many where the boot loader counts boots.
 VM_CUTS ?= 40
 
 # What test/suites.sh says to the longest suites: -short makes fewer cuts, spread over all points of an update, and leaves
@@ -91,10 +92,10 @@ test-real-os: deps ## Runs those about rpm-ostree with the real one in the tree 
 
 .PHONY: test-vm
 test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, ways back, VM_CUTS power cuts
-	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/hosts/vm test -count=1 -timeout 2h
+	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/hosts/vm test -count=1 -timeout 4h
 
 .PHONY: test-vm-short
-test-vm-short: ## Runs what of test-vm a change has to pass: an update, its ways back, and ten power cuts
+test-vm-short: ## Runs what of test-vm a change has to pass: two updates, ways back, and ten power cuts
 	@VM_TESTS=require LAB_INSTALL=1 go -C test/hosts/vm test -short -count=1 -timeout 60m
 
 .PHONY: race

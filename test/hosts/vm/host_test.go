@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -61,7 +62,7 @@ var (
 )
 
 // agent is where the machine finds the program, as a package or the agent's pod would have put it there.
-const agent = "/var/usrlocal/bin/machine-config-daemon"
+const agent = "/usr/local/bin/machine-config-daemon"
 
 // document is a configuration of the OS image, kernel arguments, and of what a deployment carries and what it does not.
 func document(variant, image string) []byte {
@@ -102,9 +103,27 @@ var documents = map[string][]byte{
 // versions are what the OS images of the documents say that they are.
 var versions = map[string]string{"a": "v1", "b": "v2"}
 
+// version is what a machine on a side says of its OS, and its initramfs of itself. A host of packages has one OS.
+func (o Options) version(side string) string {
+	if o.Packages {
+		return "v1"
+	}
+	return versions[side] + " " + versions[side]
+}
+
+var osImage = regexp.MustCompile(`"osImageURL":"[^"]*",`)
+
 // vmHost is a machine with the agent.
 type vmHost struct {
 	*Machine
+}
+
+// document returns what this machine can have of a document: an OS image is nothing for a host of packages.
+func (h *vmHost) document(name string) []byte {
+	if h.image.options.Packages {
+		return osImage.ReplaceAll(documents[name], nil)
+	}
+	return documents[name]
 }
 
 // picture is the whole of a machine that a configuration decides.
@@ -114,12 +133,32 @@ type picture struct {
 	kargs   string
 }
 
-// places are what is looked at of a machine's files, where they really are: /usr/local and /home are links.
-var places = []string{"/etc", "/var/usrlocal", "/var/lib/vm", "/var/home", "/var/roothome"}
+// places are what is looked at of a machine's files.
+func (o Options) places() []string {
+	out := []string{"/etc", o.real("/usr/local"), "/var/lib/vm", o.real("/home"), o.real("/root")}
+	if o.Packages {
+		out = append(out, "/boot/grub")
+	}
+	return out
+}
+
+// real is where a path is: with ostree some are links.
+func (o Options) real(path string) string {
+	if o.Packages {
+		return path
+	}
+	for link, to := range map[string]string{"/usr/local": "/var/usrlocal", "/home": "/var/home", "/root": "/var/roothome"} {
+		if rest, is := strings.CutPrefix(path, link); is {
+			return to + rest
+		}
+	}
+	return path
+}
 
 func (h *vmHost) take(ctx context.Context) (picture, error) {
 	out := picture{tree: snapshot.Tree{}}
-	text, err := h.Output(ctx, append([]string{"/usr/lib/testos/guest", "snapshot"}, places...)...)
+	options := h.image.options
+	text, err := h.Output(ctx, append([]string{"/usr/lib/testos/guest", "snapshot"}, options.places()...)...)
 	if err != nil {
 		return out, err
 	}
@@ -134,13 +173,14 @@ func (h *vmHost) take(ctx context.Context) (picture, error) {
 	}
 	// How often semodule has looked after the policy. ostree has it do so in each new deployment.
 	delete(out.tree, "/etc/selinux/default/active/commit_num")
-	for _, name := range []string{"/usr/lib/testos/version", "/run/testos/initramfs"} {
-		text, err := h.Read(ctx, name)
-		if err != nil {
-			return out, err
-		}
-		out.version += strings.TrimSpace(text) + " "
+	sources := []string{"/usr/lib/testos/version", "/run/testos/initramfs"}
+	if options.Packages {
+		sources = sources[:1]
 	}
+	if text, err = h.Output(ctx, append([]string{"cat"}, sources...)...); err != nil {
+		return out, err
+	}
+	out.version = strings.Join(strings.Fields(text), " ")
 	line, err := h.Read(ctx, "/proc/cmdline")
 	if err != nil {
 		return out, err
@@ -171,16 +211,16 @@ func (p picture) differs(want picture) []string {
 }
 
 // wrong is what a picture that should be of a side has of another, or has not.
-func (p picture) wrong(side string) (out []string) {
-	if want := versions[side] + " " + versions[side] + " "; p.version != want {
+func (p picture) wrong(side string, on Options) (out []string) {
+	if p.version != on.version(side) {
 		out = append(out, fmt.Sprintf("OS and initramfs %q", p.version))
 	}
 	for name := range versions {
 		if slices.Contains(strings.Fields(p.kargs), "vm."+name+"=1") != (name == side) {
 			out = append(out, "kernel arguments "+p.kargs)
 		}
-		for _, path := range []string{"/etc/only-" + name + ".conf", "/var/usrlocal/bin/only-" + name,
-			"/var/home/core/only-" + name, "/etc/systemd/system/multi-user.target.wants/only-" + name + ".service"} {
+		for _, path := range []string{"/etc/only-" + name + ".conf", on.real("/usr/local/bin/only-" + name),
+			on.real("/home/core/only-" + name), "/etc/systemd/system/multi-user.target.wants/only-" + name + ".service"} {
 			if _, there := p.tree[path]; there != (name == side) {
 				out = append(out, path)
 			}
@@ -192,7 +232,7 @@ func (p picture) wrong(side string) (out []string) {
 // apply applies a document and says each line of the agent's progress. The agent may be gone with the machine before it
 // has an answer.
 func (h *vmHost) apply(ctx context.Context, name string, say func(line string), flags ...string) error {
-	exit, said, err := h.try(ctx, documents[name], say, flags...)
+	exit, said, err := h.try(ctx, h.document(name), say, flags...)
 	if err == nil && exit > 0 {
 		err = fmt.Errorf("applying %s: exit %d: %s", name, exit, said)
 	}
@@ -442,7 +482,7 @@ func (s *scene) step(ctx context.Context, t *testing.T, from, to string, do func
 	if s.sides[to], err = h.take(ctx); err != nil {
 		return err
 	}
-	if wrong := s.sides[to].wrong(to); len(wrong) > 0 {
+	if wrong := s.sides[to].wrong(to, s.image.options); len(wrong) > 0 {
 		return fmt.Errorf("on %s, which is no %s: %v", to, to, wrong)
 	}
 	s.saved[to], err = h.Save(ctx, filepath.Join(scratch, s.image.options.name()+"-"+to+".memory"))

@@ -8,6 +8,7 @@
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 repo=$1 ref1=$2 ref2=$3 os=$4 guest=$5 suite=$6 work=$7
+. "$(dirname "$0")/parts.sh"
 cd "$work"
 
 # What is the boot loader's own: ostree's name for it, what it needs in the tree, what has to be there before ostree
@@ -94,7 +95,7 @@ END
 		ln -s ../loader/grub.cfg root/boot/grub2/grub.cfg
 		grub-editenv root/boot/grub2/grubenv create
 	}
-	# The core takes the sectors between the table of partitions and the first of them, and has all modules in it.
+	# The core has all modules in it.
 	install_loader() {
 		sed -i 's,^\(linux\|initrd\) /ostree/,\1 /boot/ostree/,' root/boot/loader/entries/*.conf
 		ostree config --repo=root/ostree/repo set sysroot.bootprefix true
@@ -103,8 +104,7 @@ END
 		modules=/usr/lib/grub/i386-pc
 		grub-mkimage -O i386-pc -d $modules -o core.img -p '(hd0,msdos1)/boot/grub2' biosdisk part_msdos ext2 normal \
 			serial terminal linux gzio loadenv test true minicmd
-		dd if=$modules/boot.img of=disk.img bs=440 count=1 conv=notrunc status=none
-		dd if=core.img of=disk.img bs=512 seek=1 conv=notrunc status=none
+		write_grub $modules/boot.img core.img
 	}
 	;;
 *)
@@ -251,25 +251,7 @@ sed 's/^PRETTY_NAME=.*/PRETTY_NAME=TestOS/' tree/usr/lib/os-release >os-release
 rm tree/usr/lib/os-release
 mv os-release tree/usr/lib/os-release
 units=tree/usr/lib/systemd/system
-cp "$guest" tree/usr/lib/testos/guest
-chmod 755 tree/usr/lib/testos/guest
-# It runs from the first moment to the last, and so does what it was asked to run. A soft reboot kills it and takes it
-# for one that still runs.
-cat >$units/testos-guest.service <<'END'
-[Unit]
-Description=Do what the lab asks for
-DefaultDependencies=no
-IgnoreOnIsolate=yes
-
-[Service]
-Type=exec
-ExecStart=/usr/lib/testos/guest serve
-KillMode=process
-Restart=always
-RestartSec=100ms
-END
-mkdir -p $units/sysinit.target.wants
-ln -s ../testos-guest.service $units/sysinit.target.wants/
+add_guest tree "$guest"
 into_tree
 
 # in_tree runs a program of the tree's own, which sees the work directory at /sysroot: our ostree may know less.
@@ -293,15 +275,12 @@ commit "$ref1" v1 --tree=dir=/sysroot/tree
 commit "$ref2" v2 --tree=ref="$ref1" --tree=dir=/sysroot/v2
 
 # One partition, because ostree needs links in /boot. The boot loader's ext4 is that of 2014.
-truncate -s 2G disk.img
-echo 'start=2048,type=83,bootable' | sfdisk -q disk.img
-loop=$(losetup -f --show -o $((2048 * 512)) disk.img)
-mkdir root
-trap 'umount root 2>/dev/null || true; losetup -d "$loop"' EXIT
-mkfs.ext4 -q -F -L root -E lazy_itable_init=0,lazy_journal_init=0 \
-	-O none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_file \
-	-O huge_file,extra_isize "$loop"
-mount "$loop" root
+format() {
+	mkfs.ext4 -q -F -L root -E lazy_itable_init=0,lazy_journal_init=0 \
+		-O none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_file \
+		-O huge_file,extra_isize "$1"
+}
+make_disk
 ostree admin init-fs --modern root
 ostree config --repo=root/ostree/repo set core.fsync false
 ostree config --repo=root/ostree/repo set sysroot.bootloader "$backend"
@@ -318,9 +297,7 @@ done
 in_tree ostree admin --sysroot=/sysroot/root deploy --os="$os" "$@" "$ref1"
 ostree config --repo=root/ostree/repo unset core.fsync
 etc=$(echo root/ostree/deploy/"$os"/deploy/*.0)/etc
-rm -f "$etc/machine-id"
-echo 6e6f646572656669742d6c61622d766d >"$etc/machine-id"
-echo vm >"$etc/hostname"
+name_host "$etc"
 # What is no deployment's has its labels from whoever makes the disk. The objects of the repository have those of their
 # files.
 if [ "$SELINUX" ]; then
@@ -333,6 +310,4 @@ if [ "$SELINUX" ]; then
 	in_tree setfiles -F -r /sysroot/root /sysroot/contexts /sysroot/root/ostree
 fi
 install_loader
-umount root
-trap - EXIT
-losetup -d "$loop"
+finish_disk

@@ -39,11 +39,14 @@ const (
 	RefV2 = lab.RefV2
 )
 
-// Options select the kind of machine. The zero value is the simplest: extlinux, a tree of hard links, no SELinux.
+// Options select the kind of machine. The zero value is the simplest: ostree, extlinux, a tree of hard links, no SELinux.
 type Options struct {
 	Loader    Loader
 	Composefs bool
 	SELinux   bool
+	// Packages makes a Debian of packages, without ostree. Its kernel, initramfs and boot loader are as Debian's own
+	// scripts make them. Its Loader is GRUB.
+	Packages bool
 }
 
 // Loader is the boot loader.
@@ -52,7 +55,8 @@ type Loader string
 const (
 	// Extlinux boots the first of ostree's entries, even after a boot that failed.
 	Extlinux Loader = ""
-	// GRUB counts boots as greenboot configures it, and boots the second entry after too many boots.
+	// GRUB counts boots as greenboot configures it, and boots the second entry after too many boots. With Packages it
+	// boots what update-grub found, and counts nothing.
 	GRUB Loader = "grub"
 )
 
@@ -68,10 +72,16 @@ func (o Options) name() string {
 	if o.SELinux {
 		words = append(words, "selinux")
 	}
+	if o.Packages {
+		words = append(words, "packages")
+	}
 	return strings.Join(words, "-")
 }
 
-// environment returns the environment of image.sh.
+// counts reports whether the boot loader counts boots.
+func (o Options) counts() bool { return o.Loader == GRUB && !o.Packages }
+
+// environment returns the environment of the recipe.
 func (o Options) environment() []string {
 	loader := o.Loader
 	if loader == Extlinux {
@@ -89,8 +99,23 @@ func (o Options) environment() []string {
 	return env
 }
 
-//go:embed image.sh
-var imageScript []byte
+// The recipes of images with ostree and of those without, and what both read.
+var (
+	//go:embed image.sh
+	imageScript []byte
+	//go:embed packages.sh
+	packagesScript []byte
+	//go:embed parts.sh
+	partsScript []byte
+)
+
+// recipe returns the script that makes the image.
+func (o Options) recipe() []byte {
+	if o.Packages {
+		return packagesScript
+	}
+	return imageScript
+}
 
 // suite is the Debian suite of the kernel. The host lab's tree is of the same suite.
 const suite = "trixie"
@@ -256,7 +281,8 @@ func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer
 		}
 		digest.Write(commit)
 	}
-	digest.Write(imageScript)
+	digest.Write(options.recipe())
+	digest.Write(partsScript)
 	digest.Write(program)
 	fmt.Fprintln(digest, options.environment())
 	name := options.name() + "-" + hex.EncodeToString(digest.Sum(nil))[:16]
@@ -287,8 +313,10 @@ func (i *Image) build(ctx context.Context, repo, guest, work string) error {
 		}
 	}
 	script := filepath.Join(work, "image.sh")
-	if err := os.WriteFile(script, imageScript, 0o755); err != nil {
-		return err
+	for path, text := range map[string][]byte{script: i.options.recipe(), filepath.Join(work, "parts.sh"): partsScript} {
+		if err := os.WriteFile(path, text, 0o755); err != nil {
+			return err
+		}
 	}
 	if err := lab.Run(ctx, i.log, i.options.environment(),
 		"sh", script, repo, RefV1, RefV2, lab.OS, guest, suite, making); err != nil {
