@@ -15,6 +15,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/output"
 	"github.com/noderefit/noderefit/refit"
 )
 
@@ -36,8 +37,8 @@ const (
 
 // outputFlag gives a command -o, for text, the formats that show its document as it is, and its further formats.
 func (o *options) outputFlag(cmd *cobra.Command, more ...string) {
-	all := slices.Concat([]string{cli.Text, cli.JSON, refit.YAML}, more, []string{refit.JSONPath})
-	cmd.Flags().StringVarP(&o.output, "output", "o", cli.Text, "output format: "+refit.Either(all))
+	all := slices.Concat([]string{cli.Text, cli.JSON, output.YAML}, more, []string{output.JSONPath})
+	cmd.Flags().StringVarP(&o.output, "output", "o", cli.Text, "output format: "+output.Either(all))
 	cmd.Flags().Lookup("output").Annotations = map[string][]string{formats: all}
 	values := slices.Clone(all)
 	values[len(values)-1] = "jsonpath="
@@ -46,7 +47,7 @@ func (o *options) outputFlag(cmd *cobra.Command, more ...string) {
 
 // print prints the result of a command: v for programs, or the output of text for people.
 func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) error {
-	if done, err := refit.Print(cmd.OutOrStdout(), o.output, v); done {
+	if done, err := output.Print(cmd.OutOrStdout(), o.output, v); done {
 		return err
 	}
 	return text(cmd.OutOrStdout())
@@ -58,7 +59,7 @@ func (o *options) check(cmd *cobra.Command) error {
 	if flag == nil || o.output == "" {
 		return nil
 	}
-	return refit.CheckFormat(o.output, flag.Annotations[formats])
+	return output.Check(o.output, flag.Annotations[formats])
 }
 
 func (o *options) connect(cmd *cobra.Command) (*refit.Cluster, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/output"
 	"github.com/noderefit/noderefit/refit"
 )
 
@@ -41,12 +42,12 @@ func statusCommand(o *options) *cobra.Command {
 			}
 			return o.print(cmd, doc, func(w io.Writer) error {
 				look := refit.NewLook(w, os.Getenv, time.Now())
-				look.Wide, look.All = o.output == refit.Wide, all || q.NotUpdated
+				look.Wide, look.All = o.output == output.Wide, all || q.NotUpdated
 				return doc.WriteText(w, look)
 			})
 		},
 	}
-	o.outputFlag(cmd, refit.Wide, refit.Name)
+	o.outputFlag(cmd, output.Wide, output.Name)
 	chosen.flag(cmd, "labels of the nodes to show")
 	everywhere(cmd)
 	cmd.Flags().BoolVar(&q.NotUpdated, "not-updated", false, "show only nodes that do not have the pool's configuration")
@@ -90,7 +91,7 @@ for, since when, and what to do. A name that a node and a pool share is told apa
 			return o.print(cmd, a, func(w io.Writer) error { return refit.WriteAnswer(w, a.Answer, time.Now()) })
 		},
 	}
-	o.outputFlag(cmd, refit.Name)
+	o.outputFlag(cmd, output.Name)
 	o.argumentsFrom(cmd, false, nodesAndPools)
 	return cmd
 }
@@ -193,7 +194,7 @@ for a comment of a pull request.`,
 			return errors.Join(o.print(cmd, doc, text), doc.Err())
 		},
 	}
-	o.outputFlag(cmd, refit.Name, formatMarkdown)
+	o.outputFlag(cmd, output.Name, formatMarkdown)
 	cmd.Flags().StringSliceVarP(&p.Files, "filename", "f", nil,
 		"file or directory with documents, - for the standard input; may be repeated")
 	cmd.Flags().StringSliceVar(&p.Deletions, "delete", nil, "MachineConfig to plan without; may be repeated")

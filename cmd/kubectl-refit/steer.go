@@ -12,6 +12,7 @@ import (
 
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/output"
 	"github.com/noderefit/noderefit/refit"
 )
 
@@ -110,7 +111,7 @@ The pool and an event record the approval with its author and time. Another conf
 			return o.print(cmd, a, a.WriteText)
 		},
 	}
-	o.outputFlag(cmd, refit.Name)
+	o.outputFlag(cmd, output.Name)
 	cmd.Flags().StringVar(&digest, "digest", "", "the digest that has to be the one that was staged")
 	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")
 	o.argumentsFrom(cmd, false, pools)
@@ -178,7 +179,7 @@ func quarantineList(o *options) *cobra.Command {
 			return o.print(cmd, rows, func(w io.Writer) error { return rows.WriteText(w, time.Now()) })
 		},
 	}
-	o.outputFlag(cmd, refit.Name)
+	o.outputFlag(cmd, output.Name)
 	everywhere(cmd)
 	o.argumentsFrom(cmd, false, pools)
 	return cmd

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/noderefit/noderefit/output"
 	"github.com/noderefit/noderefit/refit"
 )
 
@@ -34,7 +35,7 @@ why each newer release was not.`,
 			return o.print(cmd, all, func(w io.Writer) error { return all.WriteText(w, time.Now()) })
 		},
 	}
-	o.outputFlag(cmd, refit.Name)
+	o.outputFlag(cmd, output.Name)
 	o.argumentsFrom(cmd, false, streams)
 	cmd.AddCommand(streamsApprove(o))
 	return cmd

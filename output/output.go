@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package refit
+// Package output prints documents for programs in the formats that people know from kubectl.
+package output
 
 import (
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -28,8 +30,8 @@ const (
 	Name     = "name"
 )
 
-// CheckFormat refuses an output format that is not allowed, and a template that cannot be read.
-func CheckFormat(format string, allowed []string) error {
+// Check refuses an output format that is not allowed, and a template that cannot be read.
+func Check(format string, allowed []string) error {
 	if strings.HasPrefix(format, "jsonpath") && slices.Contains(allowed, JSONPath) {
 		if _, err := jsonPath(format); err != nil {
 			return cli.Usagef("output format %q: %w", format, err)
@@ -91,7 +93,7 @@ func Print(w io.Writer, format string, v any) (bool, error) {
 
 // groups are the API groups of kinds that are not of the core.
 var groups = map[string]string{
-	kindPool: mcfgv1.GroupName, "MachineConfig": mcfgv1.GroupName,
+	"MachineConfigPool": mcfgv1.GroupName, "MachineConfig": mcfgv1.GroupName, "OSStream": api.GroupVersion.Group,
 }
 
 // printNames writes one line for each object, in the form that kubectl takes as an argument.
@@ -108,43 +110,4 @@ func printNames(w io.Writer, v any) error {
 		}
 	}
 	return nil
-}
-
-// Names returns the pools and nodes of a status.
-func (d StatusDocument) Names() []progress.Object {
-	var out []progress.Object
-	for _, p := range d.Pools {
-		out = append(out, progress.Object{Kind: kindPool, Name: p.Name})
-	}
-	for _, n := range d.Nodes {
-		out = append(out, progress.Object{Kind: kindNode, Name: n.Name})
-	}
-	return out
-}
-
-// Names returns the node or the pool.
-func (e Explanation) Names() []progress.Object { return []progress.Object{e.Subject} }
-
-// Names returns the nodes that would go, in their order.
-func (d *PlanDocument) Names() []progress.Object {
-	out := make([]progress.Object, len(d.Order))
-	for i, n := range d.Order {
-		out[i] = progress.Object{Kind: kindNode, Name: n}
-	}
-	return out
-}
-
-// Names returns the pool.
-func (a Approved) Names() []progress.Object { return []progress.Object{{Kind: kindPool, Name: a.Pool}} }
-
-// Names returns the configurations that are in quarantine, each once.
-func (rows Quarantines) Names() []progress.Object {
-	var out []progress.Object
-	for _, q := range rows {
-		o := progress.Object{Kind: "MachineConfig", Name: q.Config}
-		if q.Lifted == nil && !slices.Contains(out, o) {
-			out = append(out, o)
-		}
-	}
-	return out
 }

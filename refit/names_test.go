@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/output"
 )
 
 func TestADocumentIsPrintedAsKubectlPrintsObjects(t *testing.T) {
@@ -17,44 +18,44 @@ func TestADocumentIsPrintedAsKubectlPrintsObjects(t *testing.T) {
 		`jsonpath={range .nodes[*]}{.name}{"\n"}{end}`: "infra-1\n",
 		"jsonpath={.pools[0].nothing}":                 "",
 		"jsonpath-as-json={.nodes[0].name}":            "[\n    \"infra-1\"\n]\n",
-		Name:                                           "machineconfigpool.machineconfiguration.openshift.io/infra\nnode/infra-1\n",
+		output.Name:                                    "machineconfigpool.machineconfiguration.openshift.io/infra\nnode/infra-1\n",
 	} {
 		var out strings.Builder
-		if done, err := Print(&out, format, doc); err != nil || !done || out.String() != want {
+		if done, err := output.Print(&out, format, doc); err != nil || !done || out.String() != want {
 			t.Errorf("%s: %q, %v", format, out.String(), err)
 		}
 	}
 	var out strings.Builder
-	if _, err := Print(&out, YAML, doc); err != nil || !strings.HasPrefix(out.String(), "apiVersion: cli.noderefit.dev/v1\nkind: Status\n") {
+	if _, err := output.Print(&out, output.YAML, doc); err != nil || !strings.HasPrefix(out.String(), "apiVersion: cli.noderefit.dev/v1\nkind: Status\n") {
 		t.Errorf("%v:\n%s", err, out.String())
 	}
-	if done, err := Print(&out, cli.Text, doc); done || err != nil {
+	if done, err := output.Print(&out, cli.Text, doc); done || err != nil {
 		t.Errorf("text is not for programs: %t, %v", done, err)
 	}
 	rows := Quarantines{{Pool: "a"}, {Pool: "b"}}
 	out.Reset()
-	if _, err := Print(&out, "jsonpath={[*].pool}", rows); err != nil || out.String() != "a b" {
+	if _, err := output.Print(&out, "jsonpath={[*].pool}", rows); err != nil || out.String() != "a b" {
 		t.Errorf("of a list: %q, %v", out.String(), err)
 	}
-	if _, err := Print(&out, "jsonpath={.pools[9].name}", doc); err == nil || strings.Contains(err.Error(), "apiVersion") {
+	if _, err := output.Print(&out, "jsonpath={.pools[9].name}", doc); err == nil || strings.Contains(err.Error(), "apiVersion") {
 		t.Errorf("an error that is the whole document: %v", err)
 	}
 }
 
 func TestAnUnknownFormatIsNamedWithThoseThatThereAre(t *testing.T) {
 	t.Parallel()
-	allowed := []string{cli.Text, cli.JSON, YAML, Name, JSONPath}
+	allowed := []string{cli.Text, cli.JSON, output.YAML, output.Name, output.JSONPath}
 	for format, want := range map[string]string{
 		"yml":               `unknown output format "yml": use text, json, yaml, name or jsonpath=TEMPLATE`,
 		"":                  `unknown output format "": use text, json, yaml, name or jsonpath=TEMPLATE`,
-		JSONPath:            "",
+		output.JSONPath:     "",
 		"jsonpath":          `output format "jsonpath": template format specified but no template given`,
 		"jsonpath={.x":      `output format "jsonpath={.x": error parsing jsonpath {.x, unclosed action`,
 		"jsonpath={.x}":     "",
 		"wide":              `unknown output format "wide": use text, json, yaml, name or jsonpath=TEMPLATE`,
 		"jsonpathology={x}": `output format "jsonpathology={x}": unable to match a printer`,
 	} {
-		err := CheckFormat(format, allowed)
+		err := output.Check(format, allowed)
 		switch {
 		case want == "" && err != nil, want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)):
 			t.Errorf("%q: %v, want %s", format, err, want)
