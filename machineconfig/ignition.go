@@ -77,6 +77,9 @@ func decodeIgnition(raw []byte) (*ignition, error) {
 		})); err != nil {
 			return nil, err
 		}
+		if ign.cfg.Ignition.Version == "" {
+			return nil, fmt.Errorf("ignition.version: is required: write %s", probable(raw))
+		}
 		return nil, fmt.Errorf("ignition.version: %q is not a version", ign.cfg.Ignition.Version)
 	}
 	stable := version.Patch == 0 && version.PreRelease == ""
@@ -94,6 +97,21 @@ func decodeIgnition(raw []byte) (*ignition, error) {
 		return ign, typeError(raw, ignitionTypes[ign.minor]())
 	}
 	return ign, nil
+}
+
+// probable returns the version that a config without one probably has. Only configs of version 2 name file systems.
+func probable(raw []byte) string {
+	var c struct {
+		Storage struct {
+			Files []struct {
+				Filesystem *string `json:"filesystem"`
+			} `json:"files"`
+		} `json:"storage"`
+	}
+	if json.Unmarshal(raw, &c) == nil && len(c.Storage.Files) > 0 && c.Storage.Files[0].Filesystem != nil {
+		return "2.2.0, for storage.files[0].filesystem is a field of version 2"
+	}
+	return writtenVersion
 }
 
 // common reports whether the config uses only the parts that every 3.x version spells, means and checks in the same

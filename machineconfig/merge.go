@@ -73,6 +73,18 @@ func Defaults(cc *mcfgv1.ControllerConfig) *Document {
 // ErrNoneSelected is the error of a pool without documents.
 var ErrNoneSelected = errors.New("no document matches")
 
+// RoleSelector returns the machineConfigSelector of a pool that no object defines: it selects the pool as the role. A
+// pool that is not one of the three of every cluster also selects the role worker.
+func RoleSelector(pool string) *metav1.LabelSelector {
+	roles := []string{pool}
+	if !plainRoles[pool] {
+		roles = append(roles, roleWorker)
+	}
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: roleLabel, Operator: metav1.LabelSelectorOpIn, Values: roles},
+	}}
+}
+
 // Select returns the documents of a pool. These are the documents that the machineConfigSelector of the pool's object
 // matches. Without such an object, these are the documents with the pool as their role. A pool that is not one of the
 // three of every cluster also has those with role worker. Documents without labels always belong to the pool. The error
@@ -91,15 +103,8 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 		by = p.String() + " by spec.machineConfigSelector"
 	}
 	if selector == nil {
-		roles := []string{pool}
-		if !plainRoles[pool] {
-			roles = append(roles, roleWorker)
-		}
-		oneOf := metav1.LabelSelectorRequirement{Key: roleLabel, Operator: metav1.LabelSelectorOpIn, Values: roles}
 		var err error
-		if selector, err = metav1.LabelSelectorAsSelector(&metav1.LabelSelector{
-			MatchExpressions: []metav1.LabelSelectorRequirement{oneOf},
-		}); err != nil {
+		if selector, err = metav1.LabelSelectorAsSelector(RoleSelector(pool)); err != nil {
 			return nil, fmt.Errorf("selecting for pool %s: %w", pool, err)
 		}
 	}

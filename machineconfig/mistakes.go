@@ -168,9 +168,14 @@ func distance(a, b string) int {
 
 // mistaken returns the kind that was probably meant where a document has a kind that is nearly right. Kinds of the same
 // group, such as MachineConfigNode, are not nearly right.
-func mistaken(kind string) string {
+func (k Kinds) mistaken(kind string) string {
 	if strings.HasPrefix(kind, "MachineOS") { // kinds of OpenShift that Noderefit has no use for
 		return ""
 	}
-	return nearest(kind, []string{kindConfig, kindPool, kindConfig + "List", kindPool + "List"})
+	known := []string{kindConfig, kindPool, kindConfig + "List", kindPool + "List"}
+	for gvk := range k {
+		known = append(known, gvk.Kind)
+	}
+	slices.Sort(known)
+	return nearest(kind, known)
 }

@@ -36,7 +36,7 @@ func TestANameThatIsNearlyRightIsFoundAndNoOther(t *testing.T) {
 		"MachineConfigPol": "MachineConfigPool", "MachineConfigPools": "MachineConfigPool", "MachinConfigPool": "MachineConfigPool",
 		"MachineConfigNode": "", "MachineConfiguration": "", "ControllerConfig": "", "KubeletConfig": "", "Secret": "",
 	} {
-		if got := mistaken(name); got != want {
+		if got := Kinds(nil).mistaken(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}

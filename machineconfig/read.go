@@ -15,6 +15,9 @@ import (
 	"strings"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -81,10 +84,47 @@ func (p *PoolDocument) String() string {
 	return fmt.Sprintf("%s/%s (%s)", kindPool, p.Object.Name, p.Origin)
 }
 
+// Object is an object of Kubernetes.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Kinds are further kinds that are read beside MachineConfigs and MachineConfigPools. Each has a function that returns
+// an empty object.
+type Kinds map[schema.GroupVersionKind]func() Object
+
+// find returns the kind of that name.
+func (k Kinds) find(kind string) (schema.GroupVersionKind, bool) {
+	for gvk := range k {
+		if gvk.Kind == kind {
+			return gvk, true
+		}
+	}
+	return schema.GroupVersionKind{}, false
+}
+
+// OtherDocument is an object of one of the Kinds.
+type OtherDocument struct {
+	Object Object
+	Kind   string
+	Origin string
+	// JSON is the document as it was read.
+	JSON []byte
+}
+
+func (o *OtherDocument) String() string {
+	if o.Origin == "" {
+		return o.Kind + "/" + o.Object.GetName()
+	}
+	return fmt.Sprintf("%s/%s (%s)", o.Kind, o.Object.GetName(), o.Origin)
+}
+
 // Documents are the documents found in files, in the order of reading.
 type Documents struct {
 	Configs []*Document
 	Pools   []*PoolDocument
+	Others  []*OtherDocument
 	// Doubts are the warnings of Read about input that may be a mistake. What is passed over is none of them: a directory
 	// may have other files.
 	Doubts []string
@@ -108,31 +148,43 @@ type Butane func(doc []byte, dir string) (out []byte, doubts []string, err error
 // Read reads files, "-" for the standard input, and directories, recursively and in lexical order. Documents are only
 // parsed: Merge checks the selected documents. The warnings name everything that is skipped.
 func Read(butane Butane, paths ...string) (*Documents, []string, error) {
-	r := &reader{translate: butane}
+	return Kinds(nil).Read(butane, paths...)
+}
+
+// Read reads as the function Read does, and takes documents of the Kinds too.
+func (k Kinds) Read(butane Butane, paths ...string) (*Documents, []string, error) {
+	r := &reader{translate: butane, kinds: k}
 	for _, p := range paths {
 		if err := r.path(p); err != nil {
 			return nil, r.warnings, err
 		}
 	}
-	seen := map[string]fmt.Stringer{}
-	again := func(key string, d fmt.Stringer) error {
-		if first, ok := seen[key]; ok {
-			return fmt.Errorf("%s: metadata.name: the same name as %s", d, first)
-		}
-		seen[key] = d
-		return nil
-	}
-	for _, d := range r.docs.Configs {
-		if err := again(kindConfig+"/"+d.Object.Name, d); err != nil {
-			return nil, r.warnings, err
-		}
-	}
-	for _, p := range r.docs.Pools {
-		if err := again(kindPool+"/"+p.Object.Name, p); err != nil {
-			return nil, r.warnings, err
-		}
+	if again := r.docs.Again(); len(again) > 0 {
+		return nil, r.warnings, again[0]
 	}
 	return &r.docs, r.warnings, nil
+}
+
+// Again returns an error for each document whose kind and name an earlier one has.
+func (d *Documents) Again() (again []error) {
+	seen := map[string]fmt.Stringer{}
+	check := func(key string, this fmt.Stringer) {
+		if first, ok := seen[key]; ok {
+			again = append(again, fmt.Errorf("%s: metadata.name: the same name as %s", this, first))
+			return
+		}
+		seen[key] = this
+	}
+	for _, c := range d.Configs {
+		check(kindConfig+"/"+c.Object.Name, c)
+	}
+	for _, p := range d.Pools {
+		check(kindPool+"/"+p.Object.Name, p)
+	}
+	for _, o := range d.Others {
+		check(o.Kind+"/"+o.Object.GetName(), o)
+	}
+	return again
 }
 
 // ReadConfig reads a file with exactly one MachineConfig, Ignition config or Butane config. A document without a name
@@ -176,6 +228,7 @@ func ReadDocument(butane Butane, path string) (*Document, []string, error) {
 
 type reader struct {
 	translate Butane
+	kinds     Kinds
 
 	docs     Documents
 	warnings []string
@@ -387,6 +440,8 @@ func kindOf(doc []byte) (apiVersion, kind string, ignition, object bool) {
 
 func (r *reader) json(name, origin string, doc []byte) error {
 	apiVersion, kind, isIgnition, isObject := kindOf(doc)
+	gvk, other := r.kinds.find(kind)
+	_, listed := r.kinds.find(strings.TrimSuffix(kind, "List"))
 	switch {
 	case !isObject:
 		return fmt.Errorf("reading %s: a document must be an object", origin)
@@ -394,7 +449,7 @@ func (r *reader) json(name, origin string, doc []byte) error {
 		return r.ignition(name, origin, doc)
 	case kind == "":
 		return fmt.Errorf("reading %s: kind: is required, unless the document is an Ignition config", origin)
-	case kind == "List" || kind == kindConfig+"List" || kind == kindPool+"List":
+	case kind == "List" || kind == kindConfig+"List" || kind == kindPool+"List" || listed && !other:
 		var list struct {
 			Items []json.RawMessage `json:"items"`
 		}
@@ -407,8 +462,17 @@ func (r *reader) json(name, origin string, doc []byte) error {
 			}
 		}
 		return nil
-	case kind != kindConfig && kind != kindPool && mistaken(kind) != "":
-		return fmt.Errorf("reading %s: kind: there is no %s; did you mean %s?", origin, kind, mistaken(kind))
+	case other && apiVersion != gvk.GroupVersion().String():
+		return fmt.Errorf("reading %s: apiVersion: of a %s must be %s, is %q", origin, kind, gvk.GroupVersion(), apiVersion)
+	case other:
+		o := &OtherDocument{Object: r.kinds[gvk](), Kind: kind, Origin: origin, JSON: doc}
+		err := r.strict(doc, o.Object, o)
+		if err == nil {
+			r.docs.Others = append(r.docs.Others, o)
+		}
+		return err
+	case kind != kindConfig && kind != kindPool && r.kinds.mistaken(kind) != "":
+		return fmt.Errorf("reading %s: kind: there is no %s; did you mean %s?", origin, kind, r.kinds.mistaken(kind))
 	case kind != kindConfig && kind != kindPool:
 		r.warn("%s: passed over, as its kind is %s", origin, kind)
 		return nil
@@ -416,14 +480,14 @@ func (r *reader) json(name, origin string, doc []byte) error {
 		return fmt.Errorf("reading %s: apiVersion: of a %s must be %s, is %q", origin, kind, mcfgv1.GroupVersion, apiVersion)
 	case kind == kindPool:
 		pool := &PoolDocument{Object: new(mcfgv1.MachineConfigPool), Origin: origin}
-		if err := r.strict(doc, pool.Object, &pool.Object.Name, pool); err != nil {
+		if err := r.strict(doc, pool.Object, pool); err != nil {
 			return err
 		}
 		r.docs.Pools = append(r.docs.Pools, pool)
 		return nil
 	default:
 		d := &Document{Object: new(mcfgv1.MachineConfig), Origin: origin}
-		if err := r.strict(doc, d.Object, &d.Object.Name, d); err != nil {
+		if err := r.strict(doc, d.Object, d); err != nil {
 			return err
 		}
 		return r.add(d)
@@ -432,7 +496,7 @@ func (r *reader) json(name, origin string, doc []byte) error {
 
 // strict decodes an object. A field that its kind does not have is misspelt, and so an error. Metadata and status are
 // excepted: clusters of other versions write them themselves.
-func (r *reader) strict(doc []byte, into any, name *string, object fmt.Stringer) error {
+func (r *reader) strict(doc []byte, into Object, object fmt.Stringer) error {
 	unknown, err := kjson.UnmarshalStrict(doc, into)
 	if err != nil {
 		if typed := typeError(doc, into); typed != nil {
@@ -452,11 +516,11 @@ func (r *reader) strict(doc []byte, into any, name *string, object fmt.Stringer)
 	if len(wrong) > 0 {
 		return fmt.Errorf("reading %s: %s", object, strings.Join(wrong, "; "))
 	}
-	if *name == "" {
+	if into.GetName() == "" {
 		return fmt.Errorf("reading %s: metadata.name: is required", object)
 	}
-	if len(validation.IsDNS1123Subdomain(*name)) > 0 {
-		return fmt.Errorf("reading %s: metadata.name: %q is not a name: %s", object, *name, NameRule)
+	if len(validation.IsDNS1123Subdomain(into.GetName())) > 0 {
+		return fmt.Errorf("reading %s: metadata.name: %q is not a name: %s", object, into.GetName(), NameRule)
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ var documents = []mistake{
 	{"a merge from elsewhere", rendered, one(configOf("3.5.0", `config: {ignition: {version: VERSION, config: {merge: [{source: "https://a/b"}]}}}`)), 1, []string{"ignition.config.merge[0].source", "must be in the document itself"}},
 	{"a version of the future", rendered, one(configOf("3.9.0", "config: {ignition: {version: VERSION}}")), 1, []string{"ignition.version: 3.9.0 is not supported", "3.0.0 to 3.6.0"}},
 	{"a version as a number", rendered, one(configOf("3.5", "config: {ignition: {version: VERSION}}")), 1, []string{"ignition.version: should be a string, is number"}},
-	{"no version", rendered, one(document("MachineConfig", "50-x", "config: {storage: {}}")), 1, []string{`spec.config.ignition.version: "" is not a version`}},
+	{"no version", rendered, one(document("MachineConfig", "50-x", "config: {storage: {}}")), 1, []string{`spec.config.ignition.version: is required: write 3.5.0`}},
 	{"a kernel type that is none", rendered, one(document("MachineConfig", "50-x", "kernelType: rt")), 1, []string{`spec.kernelType: "rt" is not one of default, realtime, 64k-pages`}},
 	{"an extension that is none", rendered, one(document("MachineConfig", "50-x", "extensions: [usbgard]")), 1, []string{`spec.extensions[0]: "usbgard" is not one of`, "usbguard"}},
 	{"kernel arguments as text", rendered, one(document("MachineConfig", "50-x", "kernelArguments: a=1 b=2")), 1, []string{"spec.kernelArguments: should be a list, is string"}},
