@@ -23,7 +23,7 @@ const Name = "containerruntimeconfig"
 // their maker, "unknown" if version is empty.
 func Add(mgr ctrl.Manager, version string) error {
 	return source.SeriesController[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
-		Series: series, Name: Name, Version: cmp.Or(version, "unknown"), New: &mcfgv1.ContainerRuntimeConfig{},
+		Series: Series, Name: Name, Version: cmp.Or(version, "unknown"), New: &mcfgv1.ContainerRuntimeConfig{},
 		List: func(ctx context.Context, from client.Reader) (out []*mcfgv1.ContainerRuntimeConfig, err error) {
 			list := &mcfgv1.ContainerRuntimeConfigList{}
 			err = from.List(ctx, list, client.UnsafeDisableDeepCopy)

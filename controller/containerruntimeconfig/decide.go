@@ -12,8 +12,8 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// series describes ContainerRuntimeConfigs: each includes the settings of earlier ones.
-var series = source.Series[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
+// Series describes ContainerRuntimeConfigs: each includes the settings of earlier ones.
+var Series = source.Series[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
 	Kind: "ContainerRuntimeConfig", What: "containerruntime",
 	Spec: func(o *mcfgv1.ContainerRuntimeConfig) (*mcfgv1.ContainerRuntimeConfiguration, *metav1.LabelSelector) {
 		return o.Spec.ContainerRuntimeConfig, o.Spec.MachineConfigPoolSelector

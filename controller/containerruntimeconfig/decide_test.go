@@ -50,7 +50,7 @@ type outcome struct {
 
 func decide(t *testing.T, w *source.World, objects ...*mcfgv1.ContainerRuntimeConfig) outcome {
 	t.Helper()
-	return outcome{series.Decide(w, objects, "v1"), t}
+	return outcome{Series.Decide(w, objects, "v1"), t}
 }
 
 // said are the files of what was made, by MachineConfig and path.

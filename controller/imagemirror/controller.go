@@ -71,7 +71,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	if err != nil {
 		return err
 	}
-	out := decide(origins, w)
+	out := decide(origins, w, r.version)
 	var errs []error
 	for _, o := range origins {
 		if o.unmade() {
@@ -79,17 +79,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		}
 	}
 	for _, mc := range out.write {
-		mc.Annotations[api.GeneratedBy] = r.version
-		is := w.Config(mc.Name)
-		if is == nil || ours(is) {
-			errs = append(errs, source.Write(ctx, r.client, is, source.Onto(is, mc)))
-			continue
-		}
-		for _, o := range origins {
-			o.fail(mc.Labels[api.Role], fmt.Errorf("MachineConfig/%s is there, and not of the controller's making: rename or "+
-				"delete it", mc.Name))
-			errs = append(errs, r.say(ctx, o))
-		}
+		errs = append(errs, source.Write(ctx, r.client, w.Config(mc.Name), mc))
 	}
 	for _, mc := range out.remove {
 		errs = append(errs, source.Remove(ctx, r.client, mc))
@@ -130,9 +120,6 @@ func (r *reconciler) origins(ctx context.Context, has func(client.Object) bool) 
 		for i := range list.Items {
 			out = append(out, policies(&list.Items[i]))
 		}
-	}
-	for _, o := range out {
-		o.err = errors.Join(api.Unreadable(o.object), o.err)
 	}
 	return slices.DeleteFunc(out, func(o *origin) bool { return o.object.GetDeletionTimestamp() != nil }), nil
 }

@@ -5,9 +5,13 @@ package imagemirror
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
+	configv1 "github.com/openshift/api/config/v1"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/source"
@@ -23,10 +27,68 @@ type decision struct {
 	remove []*mcfgv1.MachineConfig
 }
 
-// decide makes the MachineConfig of each pool, and notes in the objects what is wrong with them. The rules of a wrong
+// Problem is what is wrong with an object, for one pool or, if Pool is empty, for all pools.
+type Problem struct {
+	Object client.Object
+	Pool   string
+	Err    error
+}
+
+// Decide returns the MachineConfigs to be written and removed where the World has these objects, and what is wrong with
+// the objects. Objects of other kinds than the three are left out. version is the maker's version.
+func Decide(
+	objects []client.Object, w *source.World, version string,
+) (write, remove []*mcfgv1.MachineConfig, wrong []Problem) {
+	var origins []*origin
+	for _, object := range objects {
+		switch o := object.(type) {
+		case *configv1.ImageDigestMirrorSet:
+			origins = append(origins, digests(o))
+		case *configv1.ImageTagMirrorSet:
+			origins = append(origins, tags(o))
+		case *operatorv1alpha1.ImageContentSourcePolicy:
+			origins = append(origins, policies(o))
+		}
+	}
+	d := decide(origins, w, version)
+	for _, o := range origins {
+		if o.err != nil {
+			wrong = append(wrong, Problem{o.object, "", o.err})
+		}
+		for _, pool := range slices.Sorted(maps.Keys(o.pools)) {
+			wrong = append(wrong, Problem{o.object, pool, o.pools[pool]})
+		}
+	}
+	return d.write, d.remove, wrong
+}
+
+// decide makes the MachineConfig of each pool, and notes in the objects what is wrong with them. A MachineConfig of
+// another maker keeps its name.
+func decide(origins []*origin, w *source.World, version string) decision {
+	for _, o := range origins {
+		o.err = errors.Join(api.Unreadable(o.object), o.err)
+	}
+	made := merge(origins, w)
+	out := decision{remove: made.remove}
+	for _, mc := range made.write {
+		mc.Annotations[api.GeneratedBy] = version
+		is := w.Config(mc.Name)
+		if is == nil || ours(is) {
+			out.write = append(out.write, source.Onto(is, mc))
+			continue
+		}
+		for _, o := range origins {
+			o.fail(mc.Labels[api.Role], fmt.Errorf("MachineConfig/%s is there, and not of the controller's making: rename or "+
+				"delete it", mc.Name))
+		}
+	}
+	return out
+}
+
+// merge makes the MachineConfig of each pool, and notes in the objects what is wrong with them. The rules of a wrong
 // object stay as they were accepted last. Without its mirrors, images could be pulled from where people do not want to
 // pull. The rules of other objects, and the MachineConfigs beneath, count as they are now.
-func decide(origins []*origin, w *source.World) decision {
+func merge(origins []*origin, w *source.World) decision {
 	origins = arrange(origins)
 	wrong := slices.ContainsFunc(origins, func(o *origin) bool { return o.err != nil })
 	var out decision

@@ -57,14 +57,14 @@ func TestEachPoolGetsTheMirrorsOnce(t *testing.T) {
 		Configs: []*mcfgv1.MachineConfig{stale, mine, byWorker},
 	}
 	o := icsp("tmp", "quay.io", "m")
-	out := decide([]*origin{o}, w)
+	out := decide([]*origin{o}, w, "v1")
 	if names(out.write) != "infra worker" || names(out.remove) != "gone plain" {
 		t.Errorf("write %s, remove %s", names(out.write), names(out.remove))
 	}
 	if len(o.pools) != 1 || !strings.Contains(o.pools["odd"].Error(), "MachineConfigPool/odd: spec.machineConfigSelector") {
 		t.Errorf("got %v", o.pools)
 	}
-	out = decide([]*origin{icsp("tmp", "quay.io")}, w)
+	out = decide([]*origin{icsp("tmp", "quay.io")}, w, "v1")
 	if names(out.write) != "" || names(out.remove) != "gone plain" {
 		t.Errorf("without mirrors: write %s, remove %s", names(out.write), names(out.remove))
 	}
@@ -87,7 +87,7 @@ func TestWhatIsWrongWithAPoolIsToldAndLeavesTheOthersAlone(t *testing.T) {
 		o := icsp("tmp", "quay.io", "m")
 		out := decide([]*origin{o}, &source.World{
 			Pools: []*mcfgv1.MachineConfigPool{p, pool("master", "master")}, Configs: []*mcfgv1.MachineConfig{test.config},
-		})
+		}, "v1")
 		if err := o.pools["worker"]; err == nil || !strings.Contains(err.Error(), test.want) ||
 			strings.Contains(err.Error(), "SECRET") || names(out.write) != "master" {
 			t.Errorf("%s: %v, write %s", what, err, names(out.write))
@@ -97,7 +97,7 @@ func TestWhatIsWrongWithAPoolIsToldAndLeavesTheOthersAlone(t *testing.T) {
 
 func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 	pools := []*mcfgv1.MachineConfigPool{pool("worker", "worker")}
-	before := decide([]*origin{icsp("good", "quay.io", "m"), icsp("bad", "docker.io", "n")}, &source.World{Pools: pools})
+	before := decide([]*origin{icsp("good", "quay.io", "m"), icsp("bad", "docker.io", "n")}, &source.World{Pools: pools}, "v1")
 	if len(before.write) != 1 {
 		t.Fatalf("made %s", names(before.write))
 	}
@@ -107,7 +107,7 @@ func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 	good, bad := icsp("good", "quay.io", "m", "more"), icsp("bad", "https://docker.io", "n")
 	out := decide([]*origin{good, bad}, &source.World{
 		Pools: append(pools, pool("infra", "infra")), Configs: []*mcfgv1.MachineConfig{base, made},
-	})
+	}, "v1")
 	if names(out.write) != "infra worker" || out.remove != nil || good.unmade() || !bad.unmade() {
 		t.Fatalf("write %s, remove %s; good: %v, bad: %v", names(out.write), names(out.remove), good.err, bad.err)
 	}
@@ -128,7 +128,7 @@ func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 		}
 	}
 	// Taking the wrong one away takes its mirrors away.
-	gone := decide([]*origin{good}, &source.World{Pools: pools, Configs: []*mcfgv1.MachineConfig{made}})
+	gone := decide([]*origin{good}, &source.World{Pools: pools, Configs: []*mcfgv1.MachineConfig{made}}, "v1")
 	if len(gone.write) != 1 || strings.Contains(gone.write[0].Annotations[api.AcceptedKey], "docker.io") {
 		t.Errorf("without it: %v", gone.write)
 	}
@@ -141,7 +141,7 @@ func TestWhileSomethingIsWrongWhatIsOfUnknownOriginStays(t *testing.T) {
 	for _, origins := range [][]*origin{{bad, good}, {nothing}} {
 		out := decide(origins, &source.World{
 			Pools: []*mcfgv1.MachineConfigPool{pool("worker", "worker")}, Configs: []*mcfgv1.MachineConfig{made},
-		})
+		}, "v1")
 		if out.write != nil || out.remove != nil || good.unmade() || !origins[0].unmade() {
 			t.Errorf("write %s, remove %s, %v", names(out.write), names(out.remove), good.err)
 		}

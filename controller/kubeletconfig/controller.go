@@ -23,7 +23,7 @@ const Name = "kubeletconfig"
 // their maker, "unknown" if version is empty.
 func Add(mgr ctrl.Manager, version string) error {
 	return source.SeriesController[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
-		Series: series, Name: Name, Version: cmp.Or(version, "unknown"), New: &mcfgv1.KubeletConfig{},
+		Series: Series, Name: Name, Version: cmp.Or(version, "unknown"), New: &mcfgv1.KubeletConfig{},
 		List: func(ctx context.Context, from client.Reader) (out []*mcfgv1.KubeletConfig, err error) {
 			list := &mcfgv1.KubeletConfigList{}
 			err = from.List(ctx, list, client.UnsafeDisableDeepCopy)

@@ -12,9 +12,9 @@ import (
 	"github.com/noderefit/noderefit/controller/source"
 )
 
-// series describes KubeletConfigs: each one's settings come on top of the pool's kubelet.conf and of earlier
+// Series describes KubeletConfigs: each one's settings come on top of the pool's kubelet.conf and of earlier
 // KubeletConfigs.
-var series = source.Series[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
+var Series = source.Series[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
 	Kind: "KubeletConfig", What: "kubelet",
 	Spec: func(o *mcfgv1.KubeletConfig) (*mcfgv1.KubeletConfigSpec, *metav1.LabelSelector) {
 		spec := o.Spec.DeepCopy()

@@ -104,7 +104,7 @@ func (c *cluster) turn() *source.Decision {
 	for _, name := range slices.Sorted(maps.Keys(c.configs)) {
 		w.Configs = append(w.Configs, c.configs[name])
 	}
-	d := series.Decide(w, c.kubelets, "v1")
+	d := Series.Decide(w, c.kubelets, "v1")
 	for _, mc := range d.Write {
 		c.configs[mc.Name] = mc
 	}
@@ -207,7 +207,7 @@ func (c *cluster) there(want ...string) {
 	c.t.Helper()
 	var got []string
 	for name := range c.configs {
-		if source.IsNamed(name, series.What) {
+		if source.IsNamed(name, Series.What) {
 			got = append(got, name)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 
 // Values of the annotation api.Runtime.
 const (
-	crio       = "crio"
-	containerd = "containerd"
+	CRIO       = "crio"
+	Containerd = "containerd"
 )
 
 // Runtime is the set of container runtimes that the Nodes of a pool have.
@@ -37,7 +37,7 @@ func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[stri
 		r := found[pool]
 		switch version := n.Status.NodeInfo.ContainerRuntimeVersion; {
 		case version == "":
-		case strings.HasPrefix(version, containerd+"://"):
+		case strings.HasPrefix(version, Containerd+"://"):
 			r.Containerd = true
 		default:
 			r.CRIO = true
@@ -47,9 +47,9 @@ func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[stri
 	out := map[string]Runtime{}
 	for _, p := range pools {
 		switch said := p.Annotations[api.Runtime]; said {
-		case crio:
+		case CRIO:
 			out[p.Name] = Runtime{CRIO: true}
-		case containerd:
+		case Containerd:
 			out[p.Name] = Runtime{Containerd: true}
 		case "":
 			out[p.Name] = found[p.Name]
@@ -58,7 +58,7 @@ func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[stri
 			}
 		default:
 			wrong[p.Name] = fmt.Errorf("MachineConfigPool/%s: the annotation %s is %q and neither %s nor %s", p.Name,
-				api.Runtime, said, crio, containerd)
+				api.Runtime, said, CRIO, Containerd)
 		}
 	}
 	return out, wrong

@@ -4,6 +4,7 @@ package source
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -99,6 +100,31 @@ func (v *Verdict) add(p problem) {
 	if !slices.Contains(v.problems, p) {
 		v.problems = append(v.problems, p)
 	}
+}
+
+// Findings are what was found about an object.
+type Findings struct {
+	// Wrong is what is wrong with the object. Waits is what the object waits for. Each is nil if there is none.
+	Wrong, Waits error
+	// Pools are the names of the pools that the object is for. Unread means that they are not known.
+	Pools  []string
+	Unread bool
+}
+
+// Found returns what was found about an object.
+func (v *Verdict) Found() Findings {
+	f := Findings{Unread: v.unread}
+	for _, p := range v.problems {
+		to := &f.Wrong
+		if p.waits {
+			to = &f.Waits
+		}
+		*to = errors.Join(*to, errors.New(p.message))
+	}
+	for _, p := range v.pools {
+		f.Pools = append(f.Pools, p.Name)
+	}
+	return f
 }
 
 // Conditions returns the conditions of an object. Readers use the last one; Success is its older name. Failure comes

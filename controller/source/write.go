@@ -72,6 +72,26 @@ func (w *World) Config(name string) *mcfgv1.MachineConfig {
 	return w.Configs[i]
 }
 
+// Apply has MachineConfigs written and removed in the World, as in a cluster. It reports whether that changes anything.
+func (w *World) Apply(write, remove []*mcfgv1.MachineConfig) (changed bool) {
+	next := map[string]*mcfgv1.MachineConfig{}
+	for _, mc := range w.Configs {
+		next[mc.Name] = mc
+	}
+	for _, mc := range remove {
+		delete(next, mc.Name)
+		changed = true
+	}
+	for _, mc := range write {
+		changed = changed || !Same(next[mc.Name], mc)
+		next[mc.Name] = mc
+	}
+	w.Configs = slices.SortedFunc(maps.Values(next), func(a, b *mcfgv1.MachineConfig) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
+	return changed
+}
+
 // Behind reports whether another program wrote at the same time, or the cache is behind. The next turn sees the new
 // state.
 func Behind(err error) bool {

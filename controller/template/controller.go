@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -99,18 +98,17 @@ func (r *reconciler) look(ctx context.Context) error {
 	if err := api.Unreadable(cc); err != nil {
 		return r.fail(ctx, cc, outcome{reasonUnreadable, err.Error()})
 	}
-	wanted, err := r.generate(set, cc)
+	wanted, err := r.sets.make(cc, r.version)
 	if err != nil {
-		return r.fail(ctx, cc, outcome{reasonTemplates, fmt.Sprintf("templates %s: %s", set, source.OneLine(err))})
+		return r.fail(ctx, cc, outcome{reasonTemplates, source.OneLine(err)})
 	}
 	w, err := source.Read(ctx, r.client)
 	if err != nil {
 		return err
 	}
 	d := decide(wanted, w.Configs)
-	if len(d.taken) > 0 {
-		return r.fail(ctx, cc, outcome{reasonTaken, fmt.Sprintf("MachineConfig/%s exists and was not made of templates: "+
-			"rename or delete that MachineConfig, and the controller makes its own", strings.Join(d.taken, ", MachineConfig/"))})
+	if err := d.refused(); err != nil {
+		return r.fail(ctx, cc, outcome{reasonTaken, err.Error()})
 	}
 	if n := len(d.changes); n > 0 {
 		// No pool is rendered meanwhile: a part of a set is not a configuration.
@@ -128,18 +126,6 @@ func (r *reconciler) look(ctx context.Context) error {
 	}
 	_, err = r.say(ctx, cc, status(cc, outcome{}, len(wanted), metav1.Now()))
 	return err
-}
-
-func (r *reconciler) generate(set string, cc *mcfgv1.ControllerConfig) ([]*mcfgv1.MachineConfig, error) {
-	templates, err := r.sets.Open(set)
-	if err != nil {
-		return nil, err
-	}
-	wanted, err := Generate(templates, cc)
-	for _, mc := range wanted {
-		own(cc, mc, r.version)
-	}
-	return wanted, err
 }
 
 func (r *reconciler) apply(ctx context.Context, cc *mcfgv1.ControllerConfig, c change) error {

@@ -43,6 +43,55 @@ type decision struct {
 	taken   []string
 }
 
+// make returns the MachineConfigs that a ControllerConfig asks for.
+func (s Sets) make(cc *mcfgv1.ControllerConfig, version string) ([]*mcfgv1.MachineConfig, error) {
+	name := cc.Annotations[api.Templates]
+	set, err := s.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("templates %s: %w", name, err)
+	}
+	wanted, err := Generate(set, cc)
+	if err != nil {
+		return nil, fmt.Errorf("templates %s: %w", name, err)
+	}
+	for _, mc := range wanted {
+		own(cc, mc, version)
+	}
+	return wanted, nil
+}
+
+// refused returns why nothing is done, nil if something can be done.
+func (d decision) refused() error {
+	if len(d.taken) == 0 {
+		return nil
+	}
+	return fmt.Errorf("MachineConfig/%s exists and was not made of templates: rename or delete that MachineConfig, and "+
+		"the controller makes its own", strings.Join(d.taken, ", MachineConfig/"))
+}
+
+// Decide returns the MachineConfigs to be written and removed where there is this ControllerConfig and these
+// MachineConfigs are found. version is the maker's version.
+func (s Sets) Decide(
+	cc *mcfgv1.ControllerConfig, found []*mcfgv1.MachineConfig, version string,
+) (write, remove []*mcfgv1.MachineConfig, err error) {
+	if cc.Annotations[api.Templates] == "" || cc.DeletionTimestamp != nil {
+		return nil, nil, nil
+	}
+	wanted, err := s.make(cc, version)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := decide(wanted, found)
+	for _, c := range d.changes {
+		if c.to != nil {
+			write = append(write, c.to)
+		} else {
+			remove = append(remove, c.is)
+		}
+	}
+	return write, remove, d.refused()
+}
+
 // decide compares the wanted MachineConfigs with those found.
 func decide(wanted, found []*mcfgv1.MachineConfig) decision {
 	var d decision
