@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -20,16 +22,12 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/noderefit/noderefit/butane"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
 )
 
-// The folders of a Directory, as in OpenShift's bootstrap server.
-const (
-	poolsDir   = "machine-pools"
-	configsDir = "machine-configs"
-)
+// configsDir is the folder that has no pools, as in OpenShift's bootstrap server.
+const configsDir = "machine-configs"
 
 const (
 	// settle is how long after a change the files are read, so that several files can be written.
@@ -38,13 +36,25 @@ const (
 	lookAnew = time.Minute
 )
 
-// Directory is a Source in files, without a cluster. A file with an error affects only the pools that need it.
+// Renderer makes of documents what a cluster would make of them.
+type Renderer interface {
+	// Read reads files.
+	Read(paths ...string) (*machineconfig.Documents, []string, error)
+	// Render renders pools. Each has a configuration or an error, by its name. The warnings are about what the documents
+	// leave open.
+	Render(docs *machineconfig.Documents, pools []string) (map[string]*mcfgv1.MachineConfig, map[string]error, []string)
+}
+
+// Directory is a Source in files, without a cluster. A pool that names its configuration is served that one. Another
+// pool is rendered. A file with an error affects only the pools that need it.
 type Directory struct {
-	dir   string
-	log   logr.Logger
-	files atomic.Pointer[directoryFiles]
-	said  string // the last errors in the log
-	stale prometheus.Gauge
+	dir      string
+	renderer Renderer
+	log      logr.Logger
+	files    atomic.Pointer[directoryFiles]
+	said     string // the last errors in the log
+	doubt    string // the last warnings in the log
+	stale    prometheus.Gauge
 }
 
 // served is a pool with the configuration that its new machines get, or with the error why they get no configuration.
@@ -59,19 +69,23 @@ type directoryFiles struct {
 	pools  map[string]served
 	unread error   // the errors of files that may have more pools
 	wrong  []error // all errors
+	// warnings are about what the documents leave open.
+	warnings []string
 }
 
-// OpenDirectory reads machine-pools and machine-configs below dir. Both must exist. Errors of their files are logged,
+// OpenDirectory reads the documents below dir, of which there has to be one at least. Errors of the files are logged,
 // with the file and the field.
-func OpenDirectory(dir string, log logr.Logger) (*Directory, error) {
-	d := &Directory{dir: dir, log: log, stale: prometheus.NewGauge(prometheus.GaugeOpts{
+func OpenDirectory(dir string, renderer Renderer, log logr.Logger) (*Directory, error) {
+	d := &Directory{dir: dir, renderer: renderer, log: log, stale: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "noderefit_server_directory_stale",
 		Help: "1 while the files have an error; what they were before is served where that was good.",
 	})}
-	for _, name := range []string{poolsDir, configsDir} {
-		if _, err := os.ReadDir(filepath.Join(dir, name)); err != nil {
-			return nil, fmt.Errorf("reading what is to be served: %w", err)
-		}
+	found, err := walk(dir)
+	if err == nil && len(found.files) == 0 {
+		err = fmt.Errorf("%s has no document, a file that ends with .yaml, .yml, .json, .bu or .ign", dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading what is to be served: %w", err)
 	}
 	d.files.Store(&directoryFiles{})
 	d.reload()
@@ -116,7 +130,7 @@ func (d *Directory) served(pool *mcfgv1.MachineConfigPool, name string) (served,
 	if p := d.files.Load().pools[pool.Name]; p.err == nil && p.config != nil && p.config.Name == name {
 		return p, nil
 	}
-	return served{}, unavailable{fmt.Errorf("there is no MachineConfig %s in %s", name, filepath.Join(d.dir, configsDir))}
+	return served{}, unavailable{fmt.Errorf("there is no MachineConfig %s in %s", name, d.dir)}
 }
 
 // versionOf returns a digest of everything in a configuration that is served.
@@ -128,78 +142,205 @@ func versionOf(mc *mcfgv1.MachineConfig) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(text)), nil
 }
 
-// documents reads each file of a folder by itself. wrong has the errors of files that can't be read.
-func documents(dir string) (docs []*machineconfig.Documents, wrong []error) {
-	entries, err := os.ReadDir(dir)
+// tree is what a directory has at any depth, without what is hidden: a mounted ConfigMap keeps its own versions there.
+// Links to folders are followed, as in a mounted ConfigMap.
+type tree struct {
+	files, folders []string
+	// wrong has the errors of what can't be looked at, by the first part of its path below the directory.
+	wrong map[string]error
+}
+
+func walk(dir string) (*tree, error) {
+	t := &tree{wrong: map[string]error{}}
+	if err := t.add(dir, dir, map[string]bool{}); err != nil {
+		return nil, fmt.Errorf("reading documents: %w", err)
+	}
+	return t, nil
+}
+
+// add adds a folder. seen has the folders that were added, without links.
+func (t *tree) add(dir, folder string, seen map[string]bool) error {
+	real, err := filepath.EvalSymlinks(folder)
+	if err != nil || seen[real] {
+		return err
+	}
+	seen[real] = true
+	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return nil, []error{fmt.Errorf("reading documents: %w", err)}
+		return err
 	}
+	t.folders = append(t.folders, folder)
 	for _, e := range entries {
-		switch filepath.Ext(e.Name()) {
-		case ".yaml", ".yml", ".json", ".bu", ".ign":
-		default:
+		at := filepath.Join(folder, e.Name())
+		if strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		found, _, err := machineconfig.Read(butane.Translate, filepath.Join(dir, e.Name()))
-		if err != nil {
-			wrong = append(wrong, err)
-			continue
+		info, err := os.Stat(at)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it went meanwhile, or leads nowhere
+		case err == nil && info.IsDir():
+			err = t.add(dir, at, seen)
+		case err == nil && info.Mode().IsRegular() && suffixes[filepath.Ext(at)]:
+			t.files = append(t.files, at)
 		}
-		docs = append(docs, found)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.folders = append(t.folders, at)
+			part := firstPart(dir, at)
+			t.wrong[part] = errors.Join(t.wrong[part], fmt.Errorf("reading documents: %w", err))
+		}
 	}
-	return docs, wrong
+	return nil
+}
+
+// suffixes are the endings of files with documents.
+var suffixes = map[string]bool{".yaml": true, ".yml": true, ".json": true, ".bu": true, ".ign": true}
+
+// firstPart returns the first part of a path below a directory.
+func firstPart(dir, at string) string {
+	below, err := filepath.Rel(dir, at)
+	if err != nil {
+		return ""
+	}
+	part, _, _ := strings.Cut(below, string(filepath.Separator))
+	return part
+}
+
+// documents reads each file of the directory by itself. wrong has the errors of what can't be read, by the first part
+// of its path.
+func (d *Directory) documents() (docs *machineconfig.Documents, wrong map[string]error) {
+	docs = &machineconfig.Documents{}
+	found, err := walk(d.dir)
+	if err != nil {
+		return docs, map[string]error{"": err}
+	}
+	for _, file := range found.files {
+		read, _, err := d.renderer.Read(file)
+		if err != nil {
+			part := firstPart(d.dir, file)
+			found.wrong[part] = errors.Join(found.wrong[part], err)
+			continue
+		}
+		docs.Configs = append(docs.Configs, read.Configs...)
+		docs.Pools = append(docs.Pools, read.Pools...)
+		docs.Others = append(docs.Others, read.Others...)
+	}
+	return docs, found.wrong
+}
+
+// joined returns the errors in the order of their keys, without those of one key.
+func joined(wrong map[string]error, without string) error {
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(wrong)) {
+		if key != without {
+			errs = append(errs, wrong[key])
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (d *Directory) read() *directoryFiles {
-	at := filepath.Join(d.dir, configsDir)
-	out, configs := &directoryFiles{pools: map[string]served{}}, map[string]served{}
-	found, wrong := documents(at)
-	out.wrong = wrong
-	missing := errors.Join(wrong...)
-	for _, docs := range found {
-		for _, c := range docs.Configs {
-			this := served{config: c.Object}
-			if _, again := configs[c.Object.Name]; again {
-				this.err = behind{fmt.Errorf("%s: metadata.name: another document has the same name", c)}
-			} else if _, err := machineconfig.Parse(c.Object); err != nil {
-				this.err = behind{fmt.Errorf("%s: %w", c.Origin, err)}
-			} else if this.version, err = versionOf(c.Object); err != nil {
-				this.err = behind{fmt.Errorf("%s: %w", c.Origin, err)}
-			}
-			configs[c.Object.Name] = this
-		}
+	docs, wrong := d.documents()
+	out := &directoryFiles{pools: map[string]served{}, unread: joined(wrong, configsDir)}
+	missing := joined(wrong, "")
+	if wrong[""] != nil {
+		missing = errors.Join(wrong[""], missing)
 	}
-	config := func(p *machineconfig.PoolDocument) served {
-		const field = "spec.configuration.name"
-		name, err := choose(p.Object)
-		if err != nil {
-			return served{err: unavailable{fmt.Errorf("%s: %s: %w", p, field, err)}}
-		}
-		c, ok := configs[name]
-		switch {
-		case !ok && missing != nil:
-			c.err = behind{fmt.Errorf("%s: %s: there is no MachineConfig %q: %w", p, field, name, missing)}
-		case !ok:
-			c.err = unavailable{fmt.Errorf("%s: %s: there is no MachineConfig %q in %s", p, field, name, at)}
-		}
-		c.pool = p.Object
-		return c
+	if missing != nil {
+		out.wrong = append(out.wrong, missing)
 	}
-	found, wrong = documents(filepath.Join(d.dir, poolsDir))
-	out.wrong, out.unread = append(out.wrong, wrong...), errors.Join(wrong...)
-	for _, docs := range found {
-		for _, p := range docs.Pools {
-			this := config(p)
-			if _, again := out.pools[p.Object.Name]; again {
-				this.err = behind{fmt.Errorf("%s: metadata.name: another document has the same name", p)}
-			}
-			if this.err != nil {
-				out.wrong = append(out.wrong, this.err)
-			}
-			out.pools[p.Object.Name] = this
+	if len(docs.Pools) == 0 && out.unread == nil {
+		out.unread = fmt.Errorf("there is no MachineConfigPool in %s", d.dir)
+		out.wrong = append(out.wrong, out.unread)
+	}
+	configs := chosen(docs.Configs)
+	rendered := d.rendered(docs, missing, out)
+	for _, p := range docs.Pools {
+		this, ok := rendered[p.Object.Name]
+		if !ok {
+			this = d.config(p, configs, missing)
 		}
+		if _, again := out.pools[p.Object.Name]; again {
+			this.err = behind{fmt.Errorf("%s: metadata.name: another document has the same name", p)}
+		}
+		if this.err != nil && !slices.ContainsFunc(out.wrong, func(err error) bool { return errors.Is(this.err, err) }) {
+			out.wrong = append(out.wrong, this.err)
+		}
+		out.pools[p.Object.Name] = this
 	}
 	return out
+}
+
+// chosen returns the MachineConfigs that a pool may name, by name.
+func chosen(docs []*machineconfig.Document) map[string]served {
+	configs := map[string]served{}
+	for _, c := range docs {
+		this := served{config: c.Object}
+		if _, again := configs[c.Object.Name]; again {
+			this.err = behind{fmt.Errorf("%s: metadata.name: another document has the same name", c)}
+		} else if _, err := machineconfig.Parse(c.Object); err != nil {
+			this.err = behind{fmt.Errorf("%s: %w", c.Origin, err)}
+		} else if this.version, err = versionOf(c.Object); err != nil {
+			this.err = behind{fmt.Errorf("%s: %w", c.Origin, err)}
+		}
+		configs[c.Object.Name] = this
+	}
+	return configs
+}
+
+// config returns a pool with the configuration that it names.
+func (d *Directory) config(p *machineconfig.PoolDocument, configs map[string]served, missing error) served {
+	const field = "spec.configuration.name"
+	name, err := choose(p.Object)
+	if err != nil {
+		return served{pool: p.Object, err: unavailable{fmt.Errorf("%s: %s: %w", p, field, err)}}
+	}
+	c, ok := configs[name]
+	switch {
+	case !ok && missing != nil:
+		c.err = behind{fmt.Errorf("%s: %s: there is no MachineConfig %q: %w", p, field, name, missing)}
+	case !ok:
+		c.err = unavailable{fmt.Errorf("%s: %s: there is no MachineConfig %q in %s; without the field the pool is rendered "+
+			"from the documents", p, field, name, d.dir)}
+	}
+	c.pool = p.Object
+	return c
+}
+
+// rendered returns the pools that name no configuration, with the one that they are rendered to. None is rendered while
+// a document can't be read, or is there twice: it may be one of theirs.
+func (d *Directory) rendered(docs *machineconfig.Documents, unread error, out *directoryFiles) map[string]served {
+	pools := map[string]served{}
+	for _, p := range docs.Pools {
+		if p.Object.Spec.Configuration.Name == "" && p.Object.Status.Configuration.Name == "" {
+			pools[p.Object.Name] = served{pool: p.Object}
+		}
+	}
+	if len(pools) == 0 {
+		return pools
+	}
+	if err := errors.Join(append(docs.Again(), unread)...); err != nil {
+		for name, p := range pools {
+			p.err = behind{fmt.Errorf("MachineConfigPool/%s is not rendered: %w", name, err)}
+			pools[name] = p
+		}
+		return pools
+	}
+	configs, wrong, warnings := d.renderer.Render(docs, slices.Sorted(maps.Keys(pools)))
+	out.warnings = warnings
+	for name, p := range pools {
+		if p.err = wrong[name]; p.err == nil {
+			p.config = configs[name]
+			p.version, p.err = versionOf(p.config)
+		}
+		if p.err != nil {
+			p.err = behind{fmt.Errorf("MachineConfigPool/%s is not rendered: %w", name, p.err)}
+		} else {
+			p.pool = p.pool.DeepCopy()
+			p.pool.Spec.Configuration.Name = p.config.Name
+		}
+		pools[name] = p
+	}
+	return pools
 }
 
 // Run reads the files again whenever they change, until ctx ends. Where the kernel does not report changes, Run reads
@@ -240,9 +381,13 @@ func (d *Directory) Run(ctx context.Context) error {
 func (d *Directory) watch(watcher *fsnotify.Watcher, blind string) string {
 	var wrong []error
 	// A folder that was replaced has to be added again. To add a watched folder does nothing.
-	for _, name := range []string{"", poolsDir, configsDir} {
-		if err := watcher.Add(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			wrong = append(wrong, fmt.Errorf("watching %s: %w", filepath.Join(d.dir, name), err))
+	folders := []string{d.dir}
+	if found, err := walk(d.dir); err == nil {
+		folders = found.folders
+	}
+	for _, folder := range folders {
+		if err := watcher.Add(folder); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			wrong = append(wrong, fmt.Errorf("watching %s: %w", folder, err))
 		}
 	}
 	now := ""
@@ -286,5 +431,10 @@ func (d *Directory) reload() {
 			"servedAsBefore", asBefore)
 	}
 	d.said = text
+	doubt := message.OneLine(strings.Join(now.warnings, "\n"))
+	if doubt != "" && doubt != d.doubt {
+		d.log.Info("the documents leave something open", "dir", d.dir, "warnings", doubt)
+	}
+	d.doubt = doubt
 	d.stale.Set(float64(min(len(now.wrong), 1)))
 }

@@ -13,6 +13,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/butane"
+	"github.com/noderefit/noderefit/machineconfig"
 )
 
 const (
@@ -36,6 +40,24 @@ spec:
 `
 )
 
+// plain renders MachineConfigs alone.
+type plain struct{}
+
+func (plain) Read(paths ...string) (*machineconfig.Documents, []string, error) {
+	return machineconfig.Read(butane.Translate, paths...)
+}
+
+func (plain) Render(
+	docs *machineconfig.Documents, pools []string,
+) (map[string]*mcfgv1.MachineConfig, map[string]error, []string) {
+	rendered, wrong, warnings := map[string]*mcfgv1.MachineConfig{}, map[string]error{}, []string(nil)
+	for _, pool := range pools {
+		mc, said, err := machineconfig.Render(pool, docs, nil)
+		rendered[pool], wrong[pool], warnings = mc, err, append(warnings, said...)
+	}
+	return rendered, wrong, warnings
+}
+
 func write(t *testing.T, path, text, name string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -51,7 +73,7 @@ func TestADirectoryIsReadAgainWhenItChangesAndKeepsWhatWasGood(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/machine-pools/worker.yaml", poolText, "a")
 	write(t, dir+"/machine-configs/a.yaml", configText, "a")
-	d, err := OpenDirectory(dir, logr.Discard())
+	d, err := OpenDirectory(dir, plain{}, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +137,8 @@ func TestAnErrorOfAPoolIsSaidByFileAndFieldAndTheOtherPoolsAreServed(t *testing.
 		{"a field that there is not", poolText + "  pauzed: true\n", configText, "machine-pools/p.yaml", 503, false},
 		{"a configuration that there is not", strings.Replace(poolText, "NAME", "z", 1), configText,
 			"machine-pools/p.yaml): spec.configuration.name", 503, true},
-		{"no configuration", strings.Replace(poolText, "{name: NAME}", "{}", 1), configText,
-			"machine-pools/p.yaml): spec.configuration.name", 503, true},
+		{"no configuration, and no MachineConfig of its role", strings.Replace(poolText, "{name: NAME}", "{}", 1), configText,
+			"MachineConfigPool/worker is not rendered: selecting for pool worker: no document matches", 503, false},
 		{"two of the same name", poolText + "---\n" + poolText, configText, "machine-pools/p.yaml", 503, false},
 		{"two configurations of the same name", poolText, configText + "---\n" + configText, "machine-configs/c.yaml", 503, false},
 	} {
@@ -127,7 +149,7 @@ func TestAnErrorOfAPoolIsSaidByFileAndFieldAndTheOtherPoolsAreServed(t *testing.
 			write(t, dir+"/machine-pools/infra.yaml", strings.Replace(poolText, "worker", "infra", 1), "b")
 			write(t, dir+"/machine-configs/b.yaml", configText, "b")
 			var log strings.Builder
-			d, err := OpenDirectory(dir, funcr.New(func(_, args string) { log.WriteString(args + "\n") }, funcr.Options{}))
+			d, err := OpenDirectory(dir, plain{}, funcr.New(func(_, args string) { log.WriteString(args + "\n") }, funcr.Options{}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,9 +178,69 @@ func TestAnErrorOfAPoolIsSaidByFileAndFieldAndTheOtherPoolsAreServed(t *testing.
 	}
 }
 
-func TestADirectoryWithoutItsFoldersIsNotServed(t *testing.T) {
-	if _, err := OpenDirectory(t.TempDir(), logr.Discard()); err == nil || !strings.Contains(err.Error(), "machine-pools") {
-		t.Errorf("an empty directory: %v", err)
+func TestADirectoryWithoutDocumentsIsNotServed(t *testing.T) {
+	empty := t.TempDir()
+	for dir, want := range map[string]string{empty: empty + " has no document", empty + "/x": "no such file"} {
+		if _, err := OpenDirectory(dir, plain{}, logr.Discard()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+// A pool that names no configuration is rendered from all documents, wherever they are. An error of theirs holds up
+// neither a pool that names its configuration nor what was good before.
+func TestAPoolIsRenderedFromItsDocumentsAndStaysAsItWasWhileOneIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	const role = "machineconfiguration.openshift.io/role: "
+	source := strings.Replace(configText, "{name: NAME}", "{name: NAME, labels: {"+role+"worker}}", 1)
+	pool := strings.Replace(poolText, "configuration: {name: NAME}", "machineConfigSelector: {matchLabels: {"+role+"worker}}", 1)
+	write(t, dir+"/pools/worker.yaml", pool, "")
+	write(t, dir+"/50-a.yaml", source, "a")
+	write(t, dir+"/.git/x.yaml", "}{", "")
+	write(t, dir+"/machine-pools/infra.yaml", strings.Replace(poolText, "worker", "infra", 1), "b")
+	write(t, dir+"/machine-configs/b.yaml", configText, "b")
+	if err := os.MkdirAll(dir+"/more", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("more", dir+"/linked"); err != nil { // as in a mounted ConfigMap
+		t.Fatal(err)
+	}
+	d, err := OpenDirectory(dir, plain{}, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	serves := func(when, name string, code int, contents string) string {
+		t.Helper()
+		s := New(Options{Source: d, Gate: Gate{Open: true}, Log: logr.Discard()})
+		w := get(t, s, "GET", "/config/"+name, "Accept", ignition35)
+		if w.Code != code || !strings.Contains(w.Body.String(), contents) {
+			t.Errorf("%s: %s: %d %s", when, name, w.Code, w.Body)
+		}
+		return w.Body.String()
+	}
+	first := serves("rendered", "worker", 200, `"source":"data:,a"`)
+	serves("as it is named", "infra", 200, `"source":"data:,b"`)
+	write(t, dir+"/more/60-c.yaml", source, "c")
+	d.reload()
+	if changed := serves("with one more, that wins", "worker", 200, `"source":"data:,c"`); changed == first {
+		t.Error("nothing changed")
+	}
+	for what, text := range map[string]string{
+		"garbage": "}{", "a name that is there already": strings.ReplaceAll(source, "NAME", "a"),
+		"an unknown field": strings.Replace(source, "spec:", "spec:\n  pauzed: 1", 1),
+	} {
+		write(t, dir+"/70-d.yaml", text, "d")
+		d.reload()
+		serves(what, "worker", 200, `"source":"data:,c"`)
+		serves(what, "infra", 200, `"source":"data:,b"`)
+		if !strings.Contains(d.said, "70-d.yaml") || !strings.Contains(d.said, "MachineConfigPool/worker is not rendered") {
+			t.Errorf("%s: the log has %s", what, d.said)
+		}
+	}
+	write(t, dir+"/70-d.yaml", source, "d")
+	d.reload()
+	if serves("put right", "worker", 200, `"source":"data:,d"`); d.said != "" {
+		t.Errorf("the error is still said: %s", d.said)
 	}
 }
 
@@ -168,7 +250,7 @@ func TestWhatWasGoodIsServedWhileItsFilesHaveErrorsAndAPoolThatIsRemovedIsGone(t
 	write(t, dir+"/machine-pools/worker.yaml", poolText, "a")
 	write(t, dir+"/machine-pools/infra.yaml", strings.Replace(poolText, "worker", "infra", 1), "a")
 	write(t, dir+"/machine-configs/a.yaml", configText, "a")
-	d, err := OpenDirectory(dir, logr.Discard())
+	d, err := OpenDirectory(dir, plain{}, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +275,7 @@ func TestWhatWasGoodIsServedWhileItsFilesHaveErrorsAndAPoolThatIsRemovedIsGone(t
 	}
 	d.reload()
 	answers("removed", map[string]int{"worker": 404, "infra": 200, "other": 404})
-	if err := os.Rename(dir+"/machine-pools", dir+"/away"); err != nil {
+	if err := os.Rename(dir+"/machine-pools", t.TempDir()+"/away"); err != nil {
 		t.Fatal(err)
 	}
 	d.reload()
@@ -206,7 +288,7 @@ func TestEachPoolHasItsOwnOfAName(t *testing.T) {
 	write(t, dir+"/machine-pools/p.yaml", poolText, "a")
 	write(t, dir+"/machine-pools/infra.yaml", strings.Replace(poolText, "worker", "infra", 1), "a")
 	write(t, dir+"/machine-configs/a.yaml", configText, "a")
-	d, err := OpenDirectory(dir, logr.Discard())
+	d, err := OpenDirectory(dir, plain{}, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +318,7 @@ func TestFolderThatCanNotBeWatchedEndsNothing(t *testing.T) {
 	write(t, dir+"/machine-pools/p.yaml", poolText, "a")
 	write(t, dir+"/machine-configs/a.yaml", configText, "a")
 	var said []string
-	d, err := OpenDirectory(dir, funcr.New(func(_, text string) { said = append(said, text) }, funcr.Options{}))
+	d, err := OpenDirectory(dir, plain{}, funcr.New(func(_, text string) { said = append(said, text) }, funcr.Options{}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/butane"
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/controller/bootstrap"
 	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
-	"github.com/noderefit/noderefit/plan"
 )
 
 // version is set by the build.
@@ -52,9 +52,15 @@ func command() *cobra.Command {
 func render() *cobra.Command {
 	var pool, base string
 	var strict bool
+	var o bootstrap.Options
 	cmd := &cobra.Command{
-		Use:   "render --pool NAME [--base FILE] [--strict] FILE|DIR...",
+		Use:   "render --pool NAME [--base FILE] [--container-runtime NAME] [--templates DIR] [--strict] FILE|DIR...",
 		Short: "Print the merged configuration of a pool, from files, without a cluster",
+		Long: `render prints the configuration of a pool, under the name that a cluster with these documents gives it. Besides
+MachineConfigs and MachineConfigPools it takes what the controllers make MachineConfigs of: KubeletConfigs,
+ContainerRuntimeConfigs, ImageDigestMirrorSets, ImageTagMirrorSets, ImageContentSourcePolicies, and a ControllerConfig
+with its templates and default images. A document that the controllers would refuse is an error. What a cluster learns
+from its Nodes has to be said: a warning names it where it matters.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if pool == "" {
 				return cli.Usagef("--pool is required")
@@ -62,13 +68,17 @@ func render() *cobra.Command {
 			if len(validation.IsDNS1123Subdomain(pool)) > 0 {
 				return cli.Usagef("--pool: %q is not a name: %s", pool, machineconfig.NameRule)
 			}
+			if err := o.Check(); err != nil {
+				return cli.UsageError{Err: err}
+			}
 			if len(args) == 0 {
 				return cli.Usagef("at least one file or directory is required")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			rendered, err := renderFiles(pool, base, paths, strict, func(w string) {
+			o.Version = version
+			rendered, err := renderFiles(o, pool, base, paths, strict, func(w string) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", message.OneLine(w))
 			})
 			if err != nil {
@@ -87,37 +97,38 @@ func render() *cobra.Command {
 	cmd.Flags().StringVar(&pool, "pool", "", "name of the pool to render")
 	cmd.Flags().StringVar(&base, "base", "", "MachineConfig of lowest precedence, such as the default OS image")
 	cmd.Flags().BoolVar(&strict, "strict", false, "refuse documents that there is a warning about, such as unknown fields")
+	cmd.Flags().StringVar(&o.Runtime, "container-runtime", "", bootstrap.RuntimeUsage)
+	cmd.Flags().StringVar(&o.Sets.Dir, "templates", "", templatesUsage)
 	return cmd
 }
 
 // renderFiles renders a pool from files. With strict, a warning about a document is an error.
-func renderFiles(pool, base string, paths []string, strict bool, warn func(string)) (*mcfgv1.MachineConfig, error) {
+func renderFiles(
+	o bootstrap.Options, pool, base string, paths []string, strict bool, warn func(string),
+) (*mcfgv1.MachineConfig, error) {
 	say := func(warnings []string) {
 		for _, w := range warnings {
 			warn(w)
 		}
 	}
-	docs, warnings, err := machineconfig.Read(butane.Translate, paths...)
+	docs, warnings, err := o.Read(paths...)
 	say(warnings)
 	if err != nil {
 		return nil, err
 	}
 	doubts := docs.Doubts
-	var lowest *machineconfig.Document
 	if base != "" {
-		lowest, warnings, err = machineconfig.ReadDocument(butane.Translate, base)
+		o.Base, warnings, err = machineconfig.ReadDocument(butane.Translate, base)
 		say(warnings)
 		doubts = append(doubts, warnings...)
 		if err != nil {
 			return nil, err
 		}
 	}
-	rendered, warnings, err := machineconfig.Render(pool, docs, lowest)
+	made := o.Make(docs, pool)
+	rendered, warnings, err := made.Render(pool)
 	if err == nil {
-		var config *machineconfig.Config
-		if config, err = machineconfig.Parse(rendered); err == nil {
-			warnings = append(warnings, plan.ImageUnknown.Warnings(nil, config)...)
-		}
+		warnings = append(warnings, made.Unsaid(pool, rendered)...)
 	}
 	say(warnings)
 	if err != nil || !strict {

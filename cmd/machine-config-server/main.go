@@ -29,6 +29,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/controller/bootstrap"
 	"github.com/noderefit/noderefit/server"
 )
 
@@ -55,6 +56,7 @@ type options struct {
 	bootstrapKubeconfig      string
 	bootstrapKubeconfigPath  string
 	daemonImage              string
+	render                   bootstrap.Options
 }
 
 func command() *cobra.Command {
@@ -91,7 +93,10 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 	f.StringVar(&o.kubeconfig, "kubeconfig", "",
 		"kubeconfig file; without it and --dir $KUBECONFIG, else the service account of the pod")
 	f.StringVar(&o.dir, "dir", "",
-		"serve machine-pools/*.yaml and machine-configs/*.yaml of this directory, and need no cluster")
+		"serve the pools whose documents are in this directory, at any depth, and need no cluster")
+	f.StringVar(&o.render.Runtime, "container-runtime", "", "with --dir: "+bootstrap.RuntimeUsage)
+	f.StringVar(&o.render.Sets.Dir, "templates", "",
+		"with --dir: folder of further sets of templates, as <set>/<role>/<name>/_base/files/*.yaml")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with tokens that are taken, one a line")
 	f.StringSliceVar(&o.groups, "token-groups", []string{"system:bootstrappers"},
 		"groups whose members' tokens the server takes in a cluster, such as those of kubeadm token create; empty: none")
@@ -119,6 +124,8 @@ func (o *options) check() error {
 		return cli.Usagef("--insecure-port: %d is not a port", o.insecurePort)
 	case o.dir != "" && o.kubeconfig != "":
 		return cli.Usagef("--dir and --kubeconfig exclude each other")
+	case o.dir == "" && (o.render.Runtime != "" || o.render.Sets.Dir != ""):
+		return cli.Usagef("--container-runtime and --templates are for --dir: in a cluster the controllers know")
 	case o.open && o.closed:
 		return cli.Usagef("--allow-unauthenticated and --require-credentials exclude each other")
 	case !strings.HasPrefix(o.bootstrapKubeconfigPath, "/"):
@@ -126,7 +133,7 @@ func (o *options) check() error {
 	case strings.ContainsAny(o.daemonImage, " \t\r\n\"'\\%$"):
 		return cli.Usagef("--daemon-image: %q is not an image", o.daemonImage)
 	}
-	if err := o.tls.check(); err != nil {
+	if err := cmp.Or(o.tls.check(), o.render.Check()); err != nil {
 		return cli.UsageError{Err: err}
 	}
 	o.groups = slices.DeleteFunc(o.groups, func(g string) bool { return g == "" })
@@ -178,7 +185,8 @@ func (o *options) server(ctx context.Context, group *errgroup.Group, registry *p
 		DaemonImage:             o.daemonImage,
 	}
 	if o.dir != "" {
-		d, err := server.OpenDirectory(o.dir, log)
+		o.render.Version = version
+		d, err := server.OpenDirectory(o.dir, o.render, log)
 		if err != nil {
 			return nil, err
 		}

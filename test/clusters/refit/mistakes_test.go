@@ -250,7 +250,7 @@ var hosts = []mistake{
 	{"a server without a certificate", server + " --cert gone --key gone", nil, 1, []string{"reading the certificate gone and its key, which --cert and --key name", "no such file or directory"}},
 	{"an argument of the server", server + " x", nil, 2, []string{`unexpected argument "x"; see machine-config-server --help`}},
 	{"a port beyond all", server + " --secure-port 99999", nil, 2, []string{"--secure-port: 99999 is not a port"}},
-	{"a directory without pools", server + " --dir .", nil, 1, []string{"reading what is to be served", "machine-pools: no such file"}},
+	{"a directory without pools", server + " --dir .", nil, 1, []string{"reading what is to be served: . has no document"}},
 	{"a port that is none", server + " --secure-port ten", nil, 2, []string{"--secure-port", "ten"}},
 }
 

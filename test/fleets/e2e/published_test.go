@@ -68,7 +68,7 @@ func TestWhatPeopleHavePublishedWorksOnRealNodes(t *testing.T) {
 	}{
 		{"time servers, a script, a kernel argument, and a pool of infra nodes", publishedPools},
 		{"huge pages for a master", publishedHugePages},
-		{"a pool that is paused for a while, and an SSH key", publishedPause},
+		{"a pool that is paused for a while, an SSH key, and a mirror", publishedPause},
 		{"a realtime kernel where there is none to be had", publishedRealtime},
 		{"a rendered configuration that somebody deletes", publishedDeletion},
 	} {
@@ -140,7 +140,8 @@ const script = "/usr/local/bin/kubeinit_kubevirt_extra_config_script"
 
 func publishedPools(ctx context.Context, t *testing.T, f *fleet.Fleet, documents map[string]string) {
 	w0, w1, booted := f.Node("w0"), f.Node("w1"), boots(f)
-	workers := []string{"50-examplecorp-chrony", "99-kubeinit-extra-config-worker", "05-worker-kernelarg-selinuxoff"}
+	workers := []string{"50-examplecorp-chrony", "99-kubeinit-extra-config-worker", "05-worker-kernelarg-selinuxoff",
+		"test-file"}
 	var all []string
 	for _, name := range append([]string{"infra", "50-infra"}, workers...) {
 		all = append(all, documents[name])
@@ -166,6 +167,7 @@ func publishedPools(ctx context.Context, t *testing.T, f *fleet.Fleet, documents
 	for _, n := range []*fleet.Node{w0, w1} {
 		reads(ctx, t, n, "/etc/chrony.conf", "server foo.example.net maxdelay 0.4 offline\n")
 		reads(ctx, t, n, script, "#!/usr/bin/bash\n")
+		reads(ctx, t, n, "/etc/test", "hello world\n")
 		if text, err := n.Output(ctx, "stat", "-c", "%a", script); err != nil || strings.TrimSpace(text) != "755" {
 			t.Errorf("mode of the script on %s: %q, %v", n.Name, text, err)
 		}
@@ -182,7 +184,7 @@ func publishedHugePages(ctx context.Context, t *testing.T, f *fleet.Fleet, docum
 	must(t, f.Apply(ctx, strings.ReplaceAll(documents["infra"], "infra", "master")),
 		f.Apply(ctx, documents["99-master-kargs-hugepage"]))
 	asked(ctx, t, f, "master", "00-worker", "05-worker-kernelarg-selinuxoff", "50-examplecorp-chrony",
-		"99-kubeinit-extra-config-worker", "99-master-kargs-hugepage")
+		"99-kubeinit-extra-config-worker", "99-master-kargs-hugepage", "test-file")
 	_, err := f.Kubectl(ctx, "label", "node", "w1", "node-role.kubernetes.io/infra-", "node-role.kubernetes.io/master=")
 	must(t, err)
 	settled(ctx, t, f, "master", "w1")
@@ -195,7 +197,7 @@ func publishedHugePages(ctx context.Context, t *testing.T, f *fleet.Fleet, docum
 	lacks(ctx, t, w1, "/etc/testinfra")
 }
 
-func publishedPause(ctx context.Context, t *testing.T, f *fleet.Fleet, _ map[string]string) {
+func publishedPause(ctx context.Context, t *testing.T, f *fleet.Fleet, documents map[string]string) {
 	w0, booted := f.Node("w0"), boots(f)
 	_, err := f.Kubectl(ctx, "patch", "--type=merge", `--patch={"spec":{"paused":true}}`, "machineconfigpool/worker")
 	must(t, err)
@@ -213,8 +215,12 @@ func publishedPause(ctx context.Context, t *testing.T, f *fleet.Fleet, _ map[str
 	settled(ctx, t, f, "worker", "w0")
 	settled(ctx, t, f, "master", "w1")
 	reads(ctx, t, w0, keys, "ssh-ed25519 AAAA")
+	_, _ = change(ctx, t, f, documents["tmp"])
+	settled(ctx, t, f, "worker", "w0")
+	reads(ctx, t, w0, "/etc/containers/registries.conf", "[[registry]]")
+	settled(ctx, t, f, "master", "w1")
 	if !maps.Equal(boots(f), booted) {
-		t.Errorf("a key takes no reboot: %v, %v before", boots(f), booted)
+		t.Errorf("a key or a mirror takes no reboot: %v, %v before", boots(f), booted)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -206,8 +207,9 @@ func TestRenderReadsWhatPeopleHavePublished(t *testing.T) {
 		args []any
 		kind string
 	}{
-		{"infra", map[string]string{"/etc/chrony.conf": "server foo", "/etc/testinfra": "test", "/usr/local/bin/kubeinit_kubevirt_extra_config_script": "#!/usr/bin/bash"}, []any{"selinux=0"}, "realtime"},
-		{"master", nil, []any{"default_hugepagesz=1G", "hugepagesz=1G", "hugepages=32"}, "default"},
+		{"infra", map[string]string{"/etc/chrony.conf": "server foo", "/etc/testinfra": "test", "/usr/local/bin/kubeinit_kubevirt_extra_config_script": "#!/usr/bin/bash",
+			"/etc/test": "hello%20world", "/etc/containers/registries.conf": "[[registry]]"}, []any{"selinux=0"}, "realtime"},
+		{"master", map[string]string{"/etc/containers/registries.conf": "[[registry]]"}, []any{"default_hugepagesz=1G", "hugepagesz=1G", "hugepages=32"}, "default"},
 	}
 	published, err := filepath.Abs("../../../machineconfig/testdata/published.yaml")
 	if err != nil {
@@ -247,6 +249,18 @@ func TestRenderReadsWhatPeopleHavePublished(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAPublishedDocumentWithoutTheVersionOfIgnitionIsRefusedWithTheOneToWrite(t *testing.T) {
+	text, err := os.ReadFile("../../../machineconfig/testdata/published.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := strings.Split(string(text), "\n---\n")
+	slide := strings.Replace(documents[len(documents)-1], "    ignition:\n      version: 2.2.0\n", "", 1)
+	dir := write(t, map[string]string{"test.yaml": slide})
+	run(t, t.TempDir(), controller, "render", "--pool", "worker", dir).fails(t, 1,
+		"MachineConfig/test-file", "spec.config.ignition.version: is required: write 2.2.0")
 }
 
 func TestRenderReadsEveryForm(t *testing.T) {
