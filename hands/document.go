@@ -4,6 +4,7 @@ package hands
 
 import (
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 )
@@ -33,7 +34,7 @@ type (
 	// HooksDocument is what hooks prints.
 	HooksDocument struct {
 		api.Header
-		*host.HookList
+		*hooks.List
 	}
 )
 
@@ -56,6 +57,6 @@ func NewVerificationDocument(v *host.Verification) VerificationDocument {
 }
 
 // NewHooksDocument returns the document of the host's own hooks.
-func NewHooksDocument(l *host.HookList) HooksDocument {
+func NewHooksDocument(l *hooks.List) HooksDocument {
 	return HooksDocument{api.NewHeader("HostHooks"), l}
 }

@@ -481,7 +481,7 @@ func asksHooks(_ *Host, a *attempt) bool {
 }
 
 func (h *Host) askHooks(ctx context.Context, a *attempt) error {
-	return h.askBeforeDrain(ctx, a.record, a.cfg.Name, a.options.Hooks)
+	return h.askBeforeDrain(ctx, a.record, a.cfg.Name, a.cfg.Digest, a.options.Hooks)
 }
 
 func (h *Host) keepHooksOf(_ context.Context, a *attempt) error {

@@ -3,13 +3,12 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -50,44 +50,8 @@ type hookAnswers struct {
 	Yes    []string `json:"yes"`
 }
 
-// HookList is the output of the command hooks.
-type HookList struct {
-	Hooks    []ListedHook `json:"hooks"`
-	Warnings []string     `json:"warnings,omitempty"`
-}
-
-// ListedHook is one of the host's own hooks.
-type ListedHook struct {
-	When  hooks.When `json:"when"`
-	Path  string     `json:"path"`
-	Limit string     `json:"limit"`
-}
-
-// WriteText lists the hooks for people.
-func (l *HookList) WriteText(w io.Writer) error {
-	for _, hook := range l.Hooks {
-		if _, err := fmt.Fprintf(w, "%-12s  %-8s  %s\n", hook.When, hook.Limit, hook.Path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Hooks lists the host's own hooks.
-func (h *Host) Hooks() (*HookList, error) {
-	list := &HookList{Hooks: []ListedHook{}}
-	for _, when := range []hooks.When{hooks.BeforeDrain, hooks.AfterBoot} {
-		found, warnings, err := hooks.Find(h.root, when)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range found {
-			list.Hooks = append(list.Hooks, ListedHook{When: when, Path: f.Path, Limit: f.Limit.String()})
-		}
-		list.Warnings = append(list.Warnings, warnings...)
-	}
-	return list, nil
-}
+func (h *Host) Hooks() (*hooks.List, error) { return hooks.All(h.root) }
 
 // AskBeforeDrain asks the hooks whether a drain, or a reboot, for a configuration may begin. A hook's refusal is a
 // *Refused with a *hooks.Error.
@@ -96,20 +60,28 @@ func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc HookDocument) 
 	if err != nil {
 		return err
 	}
-	return h.askBeforeDrain(ctx, r, to, doc)
+	digest := ""
+	if s, err := h.staged(); err == nil && s != nil && (to == "" || machineconfig.NamedBy(to, s.Digest)) {
+		digest = s.Digest
+	}
+	return h.askBeforeDrain(ctx, r, to, digest, doc)
 }
 
-func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to string, doc HookDocument) error {
+func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to, digest string, doc HookDocument) error {
 	if h.services == nil {
 		return nil // a tree serves no workload
 	}
 	all, err := h.hooks(hooks.BeforeDrain, doc)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	environment, err := h.hookEnvironment(ctx, hooks.BeforeDrain, r, to, digest, doc.Node)
 	if err != nil {
 		return err
 	}
 	for _, hook := range all {
 		h.say("before-drain", hook.Name)
-		err := h.runHook(ctx, hooks.BeforeDrain, hook, hookEnvironment(hooks.BeforeDrain, r, to, doc.Node))
+		err := h.runHook(ctx, hooks.BeforeDrain, hook, environment)
 		if errors.As(err, new(*hooks.Error)) {
 			return &Refused{Err: err}
 		}
@@ -156,18 +128,37 @@ func ClusterHooks(when hooks.When, carried []api.Hook) []hooks.Hook {
 	return out
 }
 
-// hookEnvironment returns the environment of a hook. The environment has names only: a hook can ask the host for
-// everything else.
-func hookEnvironment(when hooks.When, r *transaction.Record, to, node string) []string {
-	from := ""
+// hookEnvironment returns the environment of a hook. The OS that the host goes to is the one that was composed for the
+// configuration of that digest, or else the booted one.
+func (h *Host) hookEnvironment(
+	ctx context.Context, when hooks.When, r *transaction.Record, to, digest, node string,
+) ([]string, error) {
+	e := hooks.Environment{To: to, Node: node}
 	if r.Committed != nil {
-		from = r.Committed.Config
+		e.From = r.Committed.Config
 	}
-	if node == "" {
-		node, _ = os.Hostname()
+	err := e.Running(h.root)
+	if h.plain == nil || err != nil {
+		return e.List(when), err
 	}
-	return []string{"NODEREFIT_PHASE=" + string(when), "NODEREFIT_FROM=" + from, "NODEREFIT_TO=" + to,
-		"NODEREFIT_NODE=" + node, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.Commit = booted.Checksum
+	if s, err := h.staged(); err == nil && s != nil && digest != "" && s.Digest == digest && s.Composed.Checksum != "" {
+		e.Commit, e.Image = s.Composed.Checksum, s.System.Image
+	} else if h.composer != nil {
+		if now, err := h.current(ctx); err == nil {
+			e.Image = now.Image
+		}
+	}
+	release, err := h.plain.Describe(ctx, e.Commit)
+	if when == hooks.AfterBoot {
+		err = nil // what runs is known, and a verdict must not depend on a second source
+	}
+	e.Kernel, e.Release = cmp.Or(release.Kernel, e.Kernel), cmp.Or(release.Version, e.Release)
+	return e.List(when), err
 }
 
 // hookPatience is how long to wait for other processes that run a hook: only one process at a time runs hooks.
@@ -236,7 +227,9 @@ func (h *Host) hooksFor(digest string) (HookDocument, error) {
 // afterBoot returns the hooks of a booted configuration as checks of its verdict: one after the other, each until the
 // hook agrees once in this boot. Hooks may change the host, so every check but that of the boot itself comes after
 // them.
-func (h *Host) afterBoot(r *transaction.Record, others []transaction.Check) ([]transaction.Check, error) {
+func (h *Host) afterBoot(
+	ctx context.Context, r *transaction.Record, others []transaction.Check,
+) ([]transaction.Check, error) {
 	p := r.Pending
 	doc, err := h.hooksFor(p.Digest)
 	if err != nil {
@@ -246,7 +239,10 @@ func (h *Host) afterBoot(r *transaction.Record, others []transaction.Check) ([]t
 	if err != nil || len(all) == 0 {
 		return others, err
 	}
-	environment := hookEnvironment(hooks.AfterBoot, r, p.Config, doc.Node)
+	environment, err := h.hookEnvironment(ctx, hooks.AfterBoot, r, p.Config, "", doc.Node)
+	if err != nil {
+		return others, err
+	}
 	var out []transaction.Check
 	after := transaction.BootCheck
 	for _, hook := range all {

@@ -430,7 +430,7 @@ func (h *Host) verdict(ctx context.Context, r *transaction.Record) error {
 	said := heard{}
 	checks, err := h.bootChecks(cfg, p, booted, said)
 	if err == nil {
-		checks, err = h.afterBoot(r, checks)
+		checks, err = h.afterBoot(ctx, r, checks)
 	}
 	if err != nil {
 		return err
