@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// RebootWantedKey is the annotation of a Node that holds a RebootWanted: why the host needs a reboot. The daemon writes
-	// it, and takes it away when nothing wants a reboot any more.
+	// RebootWantedKey is the annotation of a Node that holds a RebootWanted: why the host needs a reboot. The daemon
+	// writes it, and takes it away when nothing wants a reboot any more.
 	RebootWantedKey = ownPrefix + "reboot-wanted"
 	// RebootKey is the annotation of a Node or a MachineConfigPool that holds a RebootRequest. People write it, by
 	// kubectl refit reboot.

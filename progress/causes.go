@@ -19,9 +19,10 @@ import (
 // nodeCauses are tried in this order for a node that belongs to a pool. The first cause that returns an answer wins.
 var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).overdue,
+	(*Report).rebootOrdered,
+	(*Report).needsReboot,
 	(*Report).configMissing,
 	(*Report).failed,
-	(*Report).rebootOrdered,
 	(*Report).rebootFailed,
 	(*Report).rebooting,
 	(*Report).kept,

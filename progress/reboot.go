@@ -246,7 +246,7 @@ func (r *Report) rebootFailed(n *nodeReport) *Answer {
 // rebootOrdered answers for a node that was ordered to reboot.
 func (r *Report) rebootOrdered(n *nodeReport) *Answer {
 	o := n.RebootOrdered()
-	if o == nil || n.Overdue() {
+	if o == nil || n.Failing() {
 		return nil
 	}
 	why := o.Why
@@ -286,7 +286,7 @@ func (r *Report) rebootOrdered(n *nodeReport) *Answer {
 
 // needsReboot answers for a node that serves until a person has its configuration booted.
 func (r *Report) needsReboot(n *nodeReport) *Answer {
-	if !n.NeedsReboot() {
+	if !n.NeedsReboot() || n.NotReady != "" || n.pool.Rules.Kept[n.Name] != nil {
 		return nil
 	}
 	reason := n.reason(api.RebootConfiguration)

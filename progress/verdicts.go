@@ -112,8 +112,8 @@ var Verdicts = []Meaning{
 	{Degraded, AboutNode, "The node cannot reach its configuration, or cannot keep it",
 		"Correct what the reason names, or revert the MachineConfigs. The agent tries again by itself",
 		"a-node-is-degraded-or-unreconcilable", stops, 1},
-	{RebootFailed, AboutNode, "The node was ordered to reboot, and did not come back healthy. No other node of the pool is " +
-		"rebooted",
+	{RebootFailed, AboutNode,
+		"The node was ordered to reboot, and did not come back healthy. No other node of the pool is rebooted",
 		"Repair the host, and have it reboot again: `kubectl refit retry NODE`", "a-host-wants-a-reboot", stops, 1},
 	{Rebooting, AboutNode, "The node began to reboot and has not reported since",
 		"Wait: a host that does not prove healthy in time goes back by itself. If the node stays away, see its console",
@@ -219,8 +219,8 @@ var Verdicts = []Meaning{
 		"`kubectl uncordon NODE`, when the reason for the cordon is gone", "somebodys-cordon-stays", goesOn, 8},
 	{Drifted, AboutNode, "The node has its configuration, and the host was changed since. Updates continue",
 		"Undo the change on the host, or put the change into a MachineConfig", "a-node-says-drifted", arrives, 12},
-	{RebootWanted, AboutNode, "The node has its configuration, and its host wants a reboot, or a person ordered one. The " +
-		"answer names the reason, and what the reboot waits for",
+	{RebootWanted, AboutNode, "The node has its configuration, and its host wants a reboot, or a person ordered one. " +
+		"The answer names the reason, and what the reboot waits for",
 		"`kubectl refit reboot NODE --why TEXT`, or `reboots: Roll` in the RolloutPolicy", "a-host-wants-a-reboot",
 		arrives, 12},
 	{UpToDate, AboutBoth, "All is as configured", "Nothing", "", arrives, 13},

@@ -199,9 +199,9 @@ var reached = map[Verdict]func(*world){
 		w.at(w.a, renderedB, renderedB, api.Done, "")
 		w.a.Annotations[api.RebootWantedKey] = api.Encode(wantsReboot(api.RebootPackages))
 	},
-	Rebooting:      func(w *world) { w.moving(w.a, mcfgv1.MachineConfigNodeUpdateRebooted) },
-	NotReady:       func(w *world) { notReadyNow(w.a) },
-	NoDaemon:       func(w *world) { delete(w.Daemons, "a") },
+	Rebooting: func(w *world) { w.moving(w.a, mcfgv1.MachineConfigNodeUpdateRebooted) },
+	NotReady:  func(w *world) { notReadyNow(w.a) },
+	NoDaemon:  func(w *world) { delete(w.Daemons, "a") },
 	NotTakenUp: func(w *world) {
 		w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared)
 		w.States["a"].Spec.ConfigVersion.Desired = renderedA

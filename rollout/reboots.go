@@ -57,8 +57,8 @@ type reboots struct {
 	whole *progress.Hold
 }
 
-// followReboots sets the pool's rules for reboots. real is the judge of the pool's configuration; nil if the pool has no
-// policy, or more than one.
+// followReboots sets the pool's rules for reboots. real is the judge of the pool's configuration; nil if the pool has
+// no policy, or more than one.
 func (b *Book) followReboots(p *progress.Pool, real *judge, by map[string]*progress.Pool, now time.Time, self string) {
 	mode := api.RebootsReport
 	if real != nil {
@@ -189,7 +189,8 @@ func (r *reboots) rule(real *judge) {
 	}
 }
 
-// unusable returns the hold of a policy that makes no sense. Windows of configurations that never open are none of that.
+// unusable returns the hold of a policy that makes no sense. Windows of configurations that never open are another
+// matter.
 func (r *reboots) unusable(real *judge) *progress.Hold {
 	h := r.real.Rules.Hold
 	if h == nil || h.Verdict != progress.PolicyUnusable || real != nil && h == real.shut {
@@ -257,7 +258,7 @@ func (r *reboots) hold(n *progress.Node, ask *progress.RebootAsk) *progress.Hold
 			Because: "RolloutPolicy " + r.name + " has reboots: Never",
 			Do:      "kubectl refit reboot " + n.Name + " --why TEXT --bypass, or change spec.reboots of the policy",
 		}
-	case r.whole != nil && !ask.Alone && !(r.whole.Verdict == progress.WaitsForTurn && n.Committed()):
+	case r.whole != nil && !ask.Alone && (r.whole.Verdict != progress.WaitsForTurn || !n.Committed()):
 		return r.whole
 	case r.shut != nil && !ask.Bypass:
 		return r.shut

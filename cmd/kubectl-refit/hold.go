@@ -109,7 +109,8 @@ func retryCommand(o *options) *cobra.Command {
 	var why string
 	cmd := nodeCommand(o, "retry NODE... [--why TEXT]", "Have a node try the configuration of its pool again",
 		`Has a node try the configuration of its pool again, where the node was skipped for it, or where the configuration
-failed on the node. Where an ordered reboot failed, the node reboots again. Failures on other nodes stay: kubectl refit quarantine lift is for the whole pool.`,
+failed on the node. Where an ordered reboot failed, the node reboots again. Failures on other nodes stay: kubectl refit
+quarantine lift is for the whole pool.`,
 		func(ctx context.Context, c *refit.Cluster, node string) (string, error) {
 			return c.Retry(ctx, node, why)
 		})

@@ -16,10 +16,11 @@ func rebootCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reboot NODE|POOL {--why TEXT [--soft] [--bypass] | --cancel}",
 		Short: "Have a node, or each node of a pool, reboot once",
-		Long: `Orders that a node, or each node of a pool, reboots once. The node is drained in its turn, within maxUnavailable
-and the windows of the pool's RolloutPolicy, and the boot has its verdict. The nodes of a pool go through the stages and
-gates of the policy, and the first reboot that fails stops the others. With a policy that has reboots: Manual, this is
-how a committed configuration is booted. The Node or the pool records the author, the time and the reason.
+		Long: `Orders that a node, or each node of a pool, reboots once. The node is drained in its turn, within
+maxUnavailable and the windows of the pool's RolloutPolicy, and the boot has its verdict. The nodes of a pool go through
+the stages and gates of the policy, and the first reboot that fails stops the others. With a policy that has reboots:
+Manual, this is how a committed configuration is booted. The Node or the pool records the author, the time and the
+reason.
 
 The order waits in the cluster: this program may end. --cancel takes it back from the nodes that have not begun.`,
 		Args: arguments(1, 1, "NODE|POOL"),

@@ -310,7 +310,7 @@ func TestTheSimulatorShowsWantedReboots(t *testing.T) {
 // reboots after a failure.
 func TestRandomRebootsKeepTheRules(t *testing.T) {
 	for seed := range uint64(150) {
-		random := rand.New(rand.NewPCG(seed, 18)) //nolint:gosec // the rows have to be the same each time
+		random := rand.New(rand.NewPCG(seed, 18))
 		spec := &api.RolloutPolicySpec{Reboots: api.RebootsRoll}
 		if random.IntN(2) == 0 {
 			spec.Stages = []api.RolloutStage{{Name: "canary", Nodes: new(intstr.FromInt32(1)), SoakSeconds: int32(random.IntN(300))}}

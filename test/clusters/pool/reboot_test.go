@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -105,10 +107,10 @@ func TestWantedRebootsGoThroughWindowStageAndGateAndStopWhereOneFails(t *testing
 	if c.metric(t, `noderefit_node_reboot_wanted{kind="Packages",node="w-1",pool="worker"}`) == "" {
 		t.Error("no metric has the reboot that w-1 wants")
 	}
+	l.mustPatchNode("w-1", `{"metadata":{"labels":{"canary":"yes"}}}`)
 	l.governed("careful", `{"pools":["worker"],"reboots":"Roll",
 		"rebootWindows":{"open":[{"cron":"0 3 * * *","durationMinutes":180}]},
 		"stages":[{"name":"canary","nodeSelector":{"matchLabels":{"canary":"yes"}},"gates":[`+healthGate("")+`]}]}`)
-	l.mustPatchNode("w-1", `{"metadata":{"labels":{"canary":"yes"}}}`)
 	if hour := time.Now().UTC().Hour(); hour < 2 || hour >= 6 {
 		l.explained("node/w-1", "RebootWanted", "and waits: no window is open")
 		l.unordered("w-0", "w-1", "w-2", "w-3")
@@ -202,7 +204,11 @@ func TestManualRebootsAreLeftToPeople(t *testing.T) {
 	if n := l.stand("w-1"); !n.Updated(configB) {
 		t.Errorf("w-1 has not arrived: %+v", n)
 	}
-	l.mustPolicy("by-hand", `{"pools":["worker"]}`)
+	err := l.Client.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(policiesPath, "by-hand").
+		Body([]byte(`{"spec":{"reboots":"Report"}}`)).Do(l.ctx).Error()
+	if err != nil {
+		t.Fatal(err)
+	}
 	l.updated("worker", configB)
 	if _, _, most := l.eye.seen(); most > 1 {
 		t.Errorf("%d nodes were out of service at a time", most)
