@@ -39,7 +39,8 @@ const (
 	RefV2 = lab.RefV2
 )
 
-// Options select the kind of machine. The zero value is the simplest: ostree, extlinux, a tree of hard links, no SELinux.
+// Options select the kind of machine. The zero value is the simplest: ostree with extlinux, a tree of hard links, no
+// SELinux.
 type Options struct {
 	Loader    Loader
 	Composefs bool
