@@ -77,9 +77,13 @@ var places = []string{"/etc", "/usr/local", "/var/lib/crash", "/home"}
 func (h *crashHost) take() (hostPicture, error) {
 	out := hostPicture{picture: picture{tree: snapshot.Tree{}, links: map[string]string{}}}
 	for _, place := range places {
-		tree, err := snapshot.Take(h.HostPath(place), "machine-config-daemon")
+		at := h.HostPath(place)
+		tree, err := snapshot.Take(at, "machine-config-daemon")
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
+			if _, err := os.Lstat(at); errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			return h.take() // the clean-up after a verdict has just removed something below it
 		}
 		if err != nil {
 			return out, err
