@@ -12,6 +12,7 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/butane"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
@@ -57,7 +58,7 @@ func TestAKernelModuleIsBuiltForTheKernelToComeAndLoadedAfterTheBoot(t *testing.
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, _, err := machineconfig.ReadConfig(example)
+	config, _, err := machineconfig.ReadConfig(butane.Translate, example)
 	if err != nil {
 		t.Fatal(err)
 	}
