@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/hosts/node"
 	"github.com/noderefit/noderefit/test/lab"
@@ -74,7 +75,19 @@ type hostPicture struct {
 // places are what is looked at of a host; the agent's own are left out.
 var places = []string{"/etc", "/usr/local", "/var/lib/crash", "/home"}
 
+// take takes a picture of a settled host, once the clean-up after a verdict is over. What an agent leaves for good is in
+// the picture all the same.
 func (h *crashHost) take() (hostPicture, error) {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(interval) {
+		out, err := h.look()
+		left := func(name string) bool { return strings.HasPrefix(path.Base(name), files.StagePrefix) }
+		if err != nil || time.Now().After(end) || !slices.ContainsFunc(slices.Collect(maps.Keys(out.tree)), left) {
+			return out, err
+		}
+	}
+}
+
+func (h *crashHost) look() (hostPicture, error) {
 	out := hostPicture{picture: picture{tree: snapshot.Tree{}, links: map[string]string{}}}
 	for _, place := range places {
 		at := h.HostPath(place)
@@ -83,7 +96,7 @@ func (h *crashHost) take() (hostPicture, error) {
 			if _, err := os.Lstat(at); errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
-			return h.take() // the clean-up after a verdict has just removed something below it
+			return h.look() // the clean-up after a verdict has just removed something below it
 		}
 		if err != nil {
 			return out, err
@@ -100,7 +113,7 @@ func (h *crashHost) take() (hostPicture, error) {
 	}
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) { // the clean-up after a verdict has just numbered the entries anew
-		return h.take()
+		return h.look()
 	}
 	if !strings.Contains(string(text), "ostree=") { // the boot loader's files of a host without ostree, as they are
 		tree, err := snapshot.Take(h.HostPath("/boot"))
