@@ -519,8 +519,9 @@ func (s *scene) walk(ctx context.Context, h *vmHost) error {
 		if err == nil && (status.Phase == string(transaction.PhaseProve) || status.Config.Pending == "") {
 			break
 		}
-		if h.Boots() > boots+1 {
-			return errors.New("it boots twice")
+		// A host of packages boots once more: the first boot starts a unit that a alone has, before recovery removes it.
+		if h.Boots() > boots+1 && !s.image.options.Packages || h.Boots() > boots+2 {
+			return errors.New("it boots too often")
 		}
 	}
 	pass("prove")
