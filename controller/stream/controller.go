@@ -259,7 +259,7 @@ func (r *reconciler) carryOut(ctx context.Context, w *world, streams []*followed
 		if s.DeletionTimestamp != nil || equality.Semantic.DeepEqual(&s.Status, d.status[s.Name]) {
 			continue
 		}
-		changed := s.OSStream.DeepCopy()
+		changed := s.DeepCopy()
 		changed.Status = *d.status[s.Name]
 		patch := client.MergeFromWithOptions(client.Object(s.OSStream), client.MergeFromWithOptimisticLock{})
 		if err := r.client.Status().Patch(ctx, changed, patch); err != nil {

@@ -203,7 +203,7 @@ func follow(w *world, s *followed, p *mcfgv1.MachineConfigPool) outcome {
 	held, _ := api.Decode[*api.Withheld](p.Annotations, api.WithheldKey)
 	if o.withheld = held; s.offer != nil && check(s.OSStream) == nil {
 		choice := releases.Choose(s.input(w, p, &o.entry))
-		o.apply(choice, s, w.now)
+		o.apply(choice, w.now)
 		o.hold(w, p, s, held, choice.Withheld)
 	}
 	if o.entry.Image == "" {
@@ -236,7 +236,7 @@ func annotations(mc *mcfgv1.MachineConfig) map[string]string {
 
 // apply writes a choice into the entry. A stream that chooses nothing leaves what the pool has, unless the pool has to
 // go back.
-func (o *outcome) apply(c releases.Choice, s *followed, now time.Time) {
+func (o *outcome) apply(c releases.Choice, now time.Time) {
 	e := &o.entry
 	e.Skipped = nil
 	for _, skipped := range c.Skipped[:min(len(c.Skipped), mostListed)] {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -127,9 +128,7 @@ func (f *fetcher) get(ctx context.Context, address string, query url.Values) ([]
 		return nil, err
 	}
 	all := at.Query()
-	for k, v := range query {
-		all[k] = v
-	}
+	maps.Copy(all, query)
 	at.RawQuery = all.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {

@@ -6,8 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
-	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -22,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"go.uber.org/zap"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/registries"
@@ -133,7 +132,7 @@ func versions(o *releases.Offer) (out []string) {
 
 func TestATagThatStaysCostsOneRequest(t *testing.T) {
 	t.Parallel()
-	s := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	s := serve(t, regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop()))))
 	push(t, s.host()+"/os:stable", build(t, "1.0", "amd64", "arm64"))
 	s.asked()
 	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/os:stable"}}}
@@ -158,7 +157,7 @@ func TestATagThatStaysCostsOneRequest(t *testing.T) {
 
 func TestVersionsThatStayCostOneRequest(t *testing.T) {
 	t.Parallel()
-	s := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	s := serve(t, regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop()))))
 	for _, v := range []string{"v1.0.0", "v1.2.0", "v1.10.0", "v2.0.0", "latest"} {
 		push(t, s.host()+"/a/os:"+v, build(t, v, "amd64"))
 	}
@@ -177,7 +176,7 @@ func TestVersionsThatStayCostOneRequest(t *testing.T) {
 
 func TestARegistryThatComesBackIsAskedAgain(t *testing.T) {
 	t.Parallel()
-	s := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	s := serve(t, regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop()))))
 	push(t, s.host()+"/os:stable", build(t, "1.0", "amd64"))
 	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/os:stable"}}}
 	s.change(func() { s.away = true })
@@ -191,7 +190,7 @@ func TestARegistryThatComesBackIsAskedAgain(t *testing.T) {
 
 func TestAMirrorIsAskedFirstAndTheImageKeepsItsName(t *testing.T) {
 	t.Parallel()
-	s, mirror := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0)))), serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	s, mirror := serve(t, regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop())))), serve(t, regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop()))))
 	image := build(t, "1.0", "amd64")
 	push(t, mirror.host()+"/copy/os:stable", image)
 	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/a/os:stable"}}}
@@ -206,12 +205,11 @@ func TestAMirrorIsAskedFirstAndTheImageKeepsItsName(t *testing.T) {
 
 func TestAPullSecretOpensTheRegistry(t *testing.T) {
 	t.Parallel()
-	s := serve(t, regserver.New(regserver.Logger(log.New(io.Discard, "", 0))))
+	s := serve(t, regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop()))))
 	push(t, s.host()+"/a/os:stable", build(t, "1.0", "amd64"))
 	s.change(func() { s.password = "secret" })
 	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/a/os:stable"}}}
-	if _, err := f.offer(t.Context(), q); err == nil || !strings.Contains(err.Error(), "UNAUTHORIZED") &&
-		!strings.Contains(err.Error(), "401") {
+	if _, err := f.offer(t.Context(), q); err == nil || !strings.Contains(err.Error(), "401") {
 		t.Errorf("without the secret: %v", err)
 	}
 	f.registry.puller = nil
