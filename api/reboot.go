@@ -39,6 +39,13 @@ const (
 	RebootConfiguration RebootKind = "Configuration"
 )
 
+// ReasonNeedsReboot begins the reason of a node whose configuration is committed, and whose reboot is left to people.
+// Its state is Working, and it serves.
+const ReasonNeedsReboot = "NeedsReboot: "
+
+// RebootKinds are all kinds.
+var RebootKinds = []RebootKind{RebootConfiguration, RebootDeployment, RebootHook, RebootKernel, RebootPackages}
+
 // RebootWanted is why a host needs a reboot.
 type RebootWanted struct {
 	// Reasons are sorted by kind. Each kind is there once.
@@ -177,4 +184,21 @@ func (r *Rebooted) believed() *Rebooted {
 		r.Why, r.Failed = line(r.Why, quarantineReason), line(r.Failed, quarantineReason)
 	}
 	return r
+}
+
+// String says what became of the order, for people.
+func (r *Rebooted) String() string {
+	text := "ordered " + r.Begun.UTC().Format(time.RFC3339)
+	if r.Why != "" {
+		text += " (" + r.Why + ")"
+	}
+	switch {
+	case r.Ended.IsZero():
+		return text + ", under way"
+	case r.Failed == "":
+		return text + ", healthy since " + r.Ended.UTC().Format(time.RFC3339)
+	case r.TakenBack:
+		return text + ", taken back: " + r.Failed
+	}
+	return text + ", failed: " + r.Failed
 }

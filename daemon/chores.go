@@ -62,6 +62,8 @@ var chores = []chore{
 		now: func(h *Head, _ context.Context, v *situation) { h.complain(v.now) }},
 	{name: choreDeliver, while: whileFree, due: (*Head).deliverDue, beside: (*Head).deliver,
 		does: "write changed certificates of the ControllerConfig to the host, while no operation changes its files"},
+	{name: "reboot wanted", due: (*Head).wantedDue, beside: (*Head).askWanted,
+		does: "ask everything that may want a reboot of the host, every 10 minutes at rest"},
 	{name: string(phaseAhead), while: whileIdle, due: (*Head).aheadDue, now: (*Head).startAhead,
 		does: "stage the OS that a RolloutPolicy orders, unless the node is on hold"},
 	{name: string(phaseUnstage), while: whileIdle, due: (*Head).unstageDue, now: (*Head).unstage,

@@ -29,6 +29,7 @@ type Metrics struct {
 	rebootsFailed                   prometheus.Counter
 	repairs, hookRuns               *prometheus.CounterVec
 	hookHolds                       prometheus.Gauge
+	rebootWanted                    *prometheus.GaugeVec
 	phases, commands                *prometheus.HistogramVec
 	waiting                         *prometheus.GaugeVec
 	volumes, drainHolds             prometheus.Gauge
@@ -91,6 +92,8 @@ func NewMetrics() *Metrics {
 			Help: "Times that the hooks ran before a drain, by outcome; refused: a hook said no."}, []string{"outcome"}),
 		hookHolds: prometheus.NewGauge(gauge("noderefit_hook_holds",
 			"Time since when a hook holds an update; 0: no hook does.")),
+		rebootWanted: prometheus.NewGaugeVec(gauge("noderefit_reboot_wanted",
+			"Time since when the host wants a reboot, by what wants it; 0: that wants none."), []string{"kind"}),
 		rebootsFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "mcd_reboots_failed_total",
 			Help: "Reboots that were started and did not happen."}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "noderefit_phase_seconds",
@@ -111,10 +114,11 @@ func NewMetrics() *Metrics {
 	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
 	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.undelivered, m.repairs,
-		m.hookRuns, m.hookHolds, m.rebootsFailed,
+		m.hookRuns, m.hookHolds, m.rebootWanted, m.rebootsFailed,
 		m.phases, m.commands, m.waiting, m.volumes, m.drainForced, m.drainHolds, kubelet, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
+	m.wanted(nil)
 	// A series that begins with 1 has not risen: the alert on repeated drift would miss the first repair of each series.
 	for _, outcome := range outcomes {
 		m.repairs.WithLabelValues(outcome)
@@ -246,6 +250,19 @@ func (m *Metrics) held(s *api.HookStop) {
 		m.hookHolds.Set(0)
 	} else {
 		m.hookHolds.Set(float64(s.Since.Unix()))
+	}
+}
+
+// wanted sets since when the host wants a reboot; nil: nothing wants one.
+func (m *Metrics) wanted(w *api.RebootWanted) {
+	for _, kind := range api.RebootKinds {
+		m.rebootWanted.WithLabelValues(string(kind)).Set(0)
+	}
+	if w == nil {
+		return
+	}
+	for _, r := range w.Reasons {
+		m.rebootWanted.WithLabelValues(string(r.Kind)).Set(float64(r.Since.Unix()))
 	}
 }
 

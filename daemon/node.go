@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/transaction"
 )
 
 // nodeWord returns the readiness of a Node as the API server has it. A report of the boot before does not count: until
@@ -29,7 +29,7 @@ func nodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (rea
 		before = c.LastHeartbeatTime.Time.Before(now.Add(-up).Truncate(time.Second)) // whole seconds, like the kubelet
 	}
 	if before {
-		return false, host.NotHeard
+		return false, transaction.NotHeard
 	}
 	return true, ""
 }

@@ -29,6 +29,7 @@ const (
 	PhaseRolledBack   Phase = "rolled back"
 	PhaseReturn       Phase = "return"
 	PhaseProve        Phase = "prove"
+	PhaseNeedsReboot  Phase = "needs reboot"
 	PhaseSettle       Phase = "settle"
 	PhaseDone         Phase = "done"
 	PhaseWait         Phase = "wait"
@@ -76,6 +77,7 @@ type situation struct {
 	drainHold *api.DrainHold
 	held      string // what the update waits for, if the wait is long
 	applying  bool   // our apply of the desired configuration runs
+	manual    bool   // the update's reboot is left to people
 	other     *job   // an apply of another configuration
 
 	// ahead is the result of the order to stage ahead, nil for none yet; aheadRetry is the time of the next try.
@@ -168,11 +170,14 @@ var phases = []phase{
 		func(v *situation) bool { return v.inPhase(transaction.PhaseUndo) && v.patient(returnPatience) }, false},
 	{PhaseRolledBack, "the host rolled back from the desired configuration, whose quarantine was not lifted since",
 		func(v *situation) bool { return !v.pending() && v.rolledBack() && !v.lifted() }, false},
-	{PhaseProve, "the host runs the desired configuration and waits for its verdict",
+	{PhaseProve, "the host runs the desired configuration and waits for its verdict, or reboots as it is",
 		func(v *situation) bool {
 			return v.inPhase(transaction.PhaseProve) && v.host.Config.Pending == v.node.Desired &&
-				!v.host.Stuck && v.patient(v.verdict+provePatience) // a stuck host is asked to go on
+				!v.host.Stuck && v.patient(v.verdict+provePatience) || // a stuck host is asked to go on
+				v.bootsAsIs() && v.inPhase(transaction.PhaseBoot) && v.patient(host.RebootPatience)
 		}, false},
+	{PhaseNeedsReboot, "the desired configuration is committed, and its reboot is left to people",
+		func(v *situation) bool { return v.leftToPeople() }, false},
 	{PhaseSettle, "the host proved the desired configuration; the node is not ready, and has the agent's cordon",
 		func(v *situation) bool { return v.settled() && v.hold == drain.Ours && !v.ready }, false},
 	{PhaseDone, "the host proved the desired configuration",
@@ -182,7 +187,7 @@ var phases = []phase{
 	{PhasePlan, "the plan for the desired configuration is not known",
 		func(v *situation) bool { return v.plan == nil }, true},
 	{PhaseHold, "nothing new is desired, the host has drifted, and a repair would disrupt the node",
-		func(v *situation) bool { return v.resting() && v.disrupts() && v.undisturbed() }, false},
+		func(v *situation) bool { return v.resting() && !v.reboots() && v.disrupts() && v.undisturbed() }, false},
 	{PhaseStage, "the configuration changes, and the OS may not be on the disk",
 		func(v *situation) bool { return !v.staged && !v.pending() && len(v.plan.Changes) > 0 }, true},
 	{PhaseHooks, "the update disrupts the node, and not all hooks have agreed",
@@ -227,7 +232,9 @@ func (v *situation) patient(limit time.Duration) bool { return v.now.Sub(v.hostS
 // resting reports whether no update is under way and the host has the desired configuration, in any state.
 func (v *situation) resting() bool { return !v.pending() && v.host.Config.Committed == v.node.Desired }
 
-func (v *situation) settled() bool { return v.resting() && v.host.State == transaction.Done }
+func (v *situation) settled() bool {
+	return v.resting() && v.host.State == transaction.Done && !v.reboots()
+}
 
 // atRest reports whether a phase is the end of a way.
 func atRest(p Phase) bool { return p == PhaseDone || p == PhaseRolledBack || p == PhaseHold }
@@ -296,7 +303,7 @@ func (v *situation) drains() bool {
 // ledger names. An update that is already under way asks no hook, since its way out must stay open.
 func (v *situation) asks() bool {
 	entry := v.node.Cordon
-	return !v.asked && v.disrupts() && !v.pending() && !v.applying && !v.leaving() &&
+	return !v.asked && v.disrupts() && (!v.pending() || v.host.NeedsReboot) && !v.applying && !v.leaving() &&
 		(entry == nil || entry.Config != v.node.Desired)
 }
 

@@ -136,11 +136,26 @@ var words = map[string]func(*situation, word){
 	"plan": func(v *situation, w word) {
 		v.plan = map[string]*plan.Plan{"reboot": rebootPlan(), "live": livePlan(), "nothing": {}}[w.text]
 	},
-	"staged":         func(v *situation, _ word) { v.staged = true },
-	"asked":          func(v *situation, _ word) { v.asked = true },
-	"drained":        func(v *situation, _ word) { v.drained = then },
-	"rebooting":      func(v *situation, _ word) { v.rebooting = then },
-	"applying":       func(v *situation, _ word) { v.applying = true },
+	"staged":    func(v *situation, _ word) { v.staged = true },
+	"asked":     func(v *situation, _ word) { v.asked = true },
+	"drained":   func(v *situation, _ word) { v.drained = then },
+	"rebooting": func(v *situation, _ word) { v.rebooting = then },
+	"applying":  func(v *situation, _ word) { v.applying = true },
+	"manual":    func(v *situation, _ word) { v.node.Orders.ManualReboots = true },
+	"left":      func(v *situation, _ word) { v.host.NeedsReboot = true },
+	"order": func(v *situation, w word) {
+		v.node.Orders.Reboot = &api.RebootOrder{ID: w.text, Why: "packages"}
+		v.followOrder()
+	},
+	"rebooted": func(v *situation, w word) {
+		v.host.Rebooted = &api.Rebooted{ID: w.text, Begun: then}
+		if w.more != "" || !v.pending() {
+			v.host.Rebooted.Ended = then
+		}
+	},
+	"as-is": func(v *situation, _ word) {
+		v.host.Transaction = &transaction.Progress{Road: transaction.RoadReboot}
+	},
 	"single-replica": func(v *situation, _ word) { v.node.SingleReplica = true },
 	"other":          func(v *situation, w word) { v.other = &job{phase: PhaseApply, config: w.config, began: then} },
 	"failed": func(v *situation, _ word) {

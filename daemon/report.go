@@ -85,6 +85,11 @@ var phrases = map[Phase]phrase{
 	PhaseApply:        sayDisruption,
 	PhaseReboot:       sayDisruption,
 	PhaseProve:        always(sayProve),
+	PhaseNeedsReboot: always(func(v *situation, r *nodeReport) {
+		r.state(api.Working, api.ReasonNeedsReboot+v.node.Desired+" is committed, and the next reboot leads to it; the "+
+			"RolloutPolicy leaves that to people (reboots: Manual), and the node serves")
+		r.cordon = v.uncordon()
+	}),
 	PhaseHold: always(func(v *situation, r *nodeReport) {
 		r.state(api.Degraded, holdReason+": "+v.host.Reason+"; repairing the host takes "+disruption(v.plan)+
 			", which the agent does only for another desired configuration, or when a person runs apply on the host")
@@ -120,7 +125,7 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	if say := phrases[p]; say == nil || !say(v, p, r) {
 		return nil
 	}
-	if !v.booting(p) {
+	if !v.booting(p) || p == PhaseNeedsReboot {
 		r.drop(api.PostConfigAction)
 	}
 	if v.hold == drain.Lost && v.node.Cordon != nil && (p == PhaseReturn || p == PhaseProve || p == PhaseReboot) {
@@ -177,6 +182,9 @@ func sayCordon(v *situation, r *nodeReport) {
 func sayProve(v *situation, r *nodeReport) {
 	r.state(v.state())
 	if entry := v.node.Cordon; v.hold == drain.Ours && entry != nil && entry.Config == v.node.Desired {
+		if v.reboots() {
+			r.set(api.PostConfigAction, api.PostConfigActionRebooting)
+		}
 		r.drained(v.node.Desired) // the reboot may have been quicker than the agent
 	}
 }
@@ -251,6 +259,16 @@ func (v *situation) reportHost(r *nodeReport) {
 		r.drop(api.ChecksKey)
 	}
 	v.reportAhead(r)
+	if o := v.host.Rebooted; o != nil && o.ID != "" {
+		r.set(api.RebootedKey, api.Encode(o))
+	} else {
+		r.drop(api.RebootedKey)
+	}
+	if w := v.host.RebootWanted; w != nil {
+		r.set(api.RebootWantedKey, api.Encode(w))
+	} else {
+		r.drop(api.RebootWantedKey)
+	}
 	if q := quarantines(v.host.Quarantined); len(q) > 0 {
 		r.set(api.QuarantinedKey, api.Encode(q))
 	} else {

@@ -104,8 +104,11 @@ var conditionRows = []conditionRow{
 // the action that the update began with, which a head that started after the boot can't know otherwise.
 func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Condition) []metav1.Condition {
 	at := p
-	if p == PhaseBackoff {
+	switch p {
+	case PhaseBackoff:
 		at = v.failure.phase
+	case PhaseNeedsReboot:
+		at = PhaseReboot
 	}
 	idle := !slices.Contains(road, at) || at == PhaseDone || at == PhasePlan
 	action := updateAction(v, had)
@@ -137,6 +140,10 @@ func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Conditio
 		}
 		if row.kind == mcfgv1.MachineConfigNodeUpdatePrepared && at == PhaseHooks && v.failure != nil {
 			c.Message = action + "; " + v.failure.text
+		}
+		if p == PhaseNeedsReboot && row.kind == mcfgv1.MachineConfigNodeUpdateRebooted {
+			c.Status, c.Reason = metav1.ConditionUnknown, "NeedsReboot"
+			c.Message = action + "; the reboot is left to people"
 		}
 		out = append(out, c)
 	}

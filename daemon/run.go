@@ -54,6 +54,14 @@ type Asker interface {
 	Ask(ctx context.Context, r hands.Request) error
 }
 
+// Rebooter knows what wants a reboot of the host, and carries out an ordered one.
+type Rebooter interface {
+	// RebootWanted asks everything that may want a reboot of the host. The next status has the answer.
+	RebootWanted(ctx context.Context) error
+	// Reboot reboots the host once, as the request orders. An order that was carried out is not carried out again.
+	Reboot(ctx context.Context, r hands.Request) (*host.Result, error)
+}
+
 // Verifier compares the host with its committed configuration, and writes back differences.
 type Verifier interface {
 	Verify(ctx context.Context) (*host.Verification, error)

@@ -22,6 +22,9 @@ import (
 // touch makes the head compare the host soon. During an update the head does not compare: the update compares by
 // itself, and the host is compared at its end. An update that waits until drift is undone tries again.
 func (h *Head) touch(now time.Time) {
+	if h.resting() {
+		h.askAt = time.Time{} // a status costs little, and shows whether packages want a reboot
+	}
 	if f := h.way.failure; f != nil && f.reason == reasonDrift {
 		if soon := h.drift.pace.touched(now, f.retry); soon.Before(f.retry) {
 			f.retry = soon

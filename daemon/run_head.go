@@ -44,6 +44,8 @@ type HeadOptions struct {
 	Deliverer Deliverer
 	// Asker, where present, is asked before the node is disrupted.
 	Asker Asker
+	// Rebooter, where present, is asked what wants a reboot of the host.
+	Rebooter Rebooter
 	// Verdict is how long the Hands let the host take to prove healthy after a boot; zero: the host's own default.
 	Verdict time.Duration
 
@@ -95,6 +97,7 @@ type Head struct {
 	way      way
 	job      *job
 	verifyAt time.Time
+	wantedAt time.Time // when everything that may want a reboot is asked again
 	// compared is the configuration that was committed when the last comparison began. One that failed keeps its pace.
 	compared  string
 	drift     driftState
@@ -130,6 +133,7 @@ type way struct {
 	request        hands.Request
 	plan           *plan.Plan
 	staged         bool
+	order          string // the ordered reboot
 	asked          bool   // the hooks have agreed
 	askedWith      string // the cluster's hooks when the hooks were last asked
 	drained        time.Time
@@ -179,6 +183,7 @@ func (h *Head) Run(ctx context.Context) error {
 		}
 	}
 	h.verifyAt = time.Now().Add(jitter(verifyFirst))
+	h.wantedAt = h.verifyAt
 	var touched <-chan struct{}
 	if h.o.Monitor != nil && h.o.Verifier != nil {
 		touched = h.o.Monitor.Touched()
@@ -259,7 +264,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
 		_, v.excluded = node.Labels[api.ExcludeLabel]
-		v.ready, _ = nodeWord(node, h.o.Boot, now, host.Uptime())
+		v.ready, _ = nodeWord(node, h.o.Boot, now, transaction.Uptime())
 		var err error
 		if v.node, err = api.ReadNode(node); err != nil && err.Error() != h.unread {
 			h.unread = err.Error()
@@ -285,6 +290,9 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 			h.drain = nil
 		}
 		h.way = w
+	}
+	if id := v.ordered(); id != h.way.order {
+		h.way.order, h.way.asked, h.way.drained, h.way.failure = id, false, time.Time{}, nil
 	}
 	if v.hold == drain.Lost || v.hold == drain.Free || v.hold == drain.Theirs && h.hold == drain.Ours {
 		h.way.drained, h.open = time.Time{}, true
@@ -312,6 +320,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	v.asked = h.way.asked || h.o.Asker == nil
 	v.plan, v.staged, v.drained, v.rebooting, v.failure =
 		h.way.plan, h.way.staged, h.way.drained, h.way.rebooting, h.way.failure
+	v.followOrder()
 	return v
 }
 
@@ -416,6 +425,9 @@ func (h *Head) say(ctx context.Context, node *corev1.Node, v *situation, p Phase
 	h.metrics.show(v.ready, v.node.State, v.node.Desired, reason)
 	h.metrics.drifted(v.drift)
 	h.metrics.delivered(v.delivery.undelivered)
+	if v.host != nil {
+		h.metrics.wanted(v.host.RebootWanted)
+	}
 	h.metrics.held(h.stopped(v, p))
 	h.metrics.drainHeld(v.drainHold)
 	r := reportNode(v, p)
@@ -477,13 +489,14 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	if is.Rebooting && !was.Rebooting {
 		say(corev1.EventTypeNormal, "Reboot", "Node will reboot into %s: %s", is.Desired, disruption(v.plan))
 	}
-	if drained := "drain-" + is.Desired; p == PhaseProve && after.Annotations[api.LastAppliedDrain] == drained &&
+	if drained := "drain-" + is.Desired; p == PhaseProve && !v.bootsAsIs() && after.Annotations[api.LastAppliedDrain] == drained &&
 		before.Annotations[api.LastAppliedDrain] != drained {
 		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before the agent could announce the reboot",
 			is.Desired)
 	}
 	h.announceDrift(was.Drift, is.Drift, after)
 	h.announceStaged(was.Staged, is.Staged, after)
+	h.announceWanted(before, after)
 	h.announceDelivery(was.Undelivered, is.Undelivered, after)
 	if is.State == was.State && is.Reason == was.Reason {
 		return

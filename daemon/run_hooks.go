@@ -11,14 +11,13 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
-	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/message"
 )
 
 // hooks returns the cluster's hooks for the update to a configuration. Where waits is true the method waits until they
 // are known.
-func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits bool) (host.HookDocument, error) {
-	doc := host.HookDocument{Node: h.o.Node}
+func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits bool) (hooks.Document, error) {
+	doc := hooks.Document{Node: h.o.Node}
 	if w == nil {
 		return doc, nil
 	}

@@ -35,7 +35,8 @@ func (h *Head) ask(ctx context.Context, v *situation) work {
 
 // resting reports whether the head is not going to change anything on the host.
 func (h *Head) resting() bool {
-	return h.phase == PhaseDone || h.phase == PhaseUnconfigured || h.phase == PhaseAbsent || h.phase == PhaseRolledBack
+	return h.phase == PhaseDone || h.phase == PhaseUnconfigured || h.phase == PhaseAbsent || h.phase == PhaseRolledBack ||
+		h.phase == PhaseNeedsReboot
 }
 
 // readHost takes over the host's status, or the error of reading it.
@@ -98,7 +99,7 @@ func (h *Head) vouch(ctx context.Context, v *situation) work {
 		defer cancel()
 		node, err := h.o.Kube.Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
 		if err == nil {
-			ready, why := nodeWord(node, h.o.Boot, time.Now(), host.Uptime())
+			ready, why := nodeWord(node, h.o.Boot, time.Now(), transaction.Uptime())
 			err = h.o.Senses.NodeReady(ctx, ready, why, nodeHeard(node))
 		}
 		return func() { h.vouched(err) }

@@ -94,6 +94,8 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	if p == PhaseApply {
 		h.tellHold(ctx, true, "") // a report about an earlier update may still count
 	}
+	reboots := v.reboots()
+	w.request.NoReboot, w.request.Reboot = v.manual, v.due()
 	var do func(context.Context, *jobEnd) error
 	switch p {
 	case PhasePlan:
@@ -106,7 +108,7 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 			if err != nil {
 				return err
 			}
-			return h.o.Asker.Ask(ctx, hands.Request{Name: desired, HookDocument: doc})
+			return h.o.Asker.Ask(ctx, hands.Request{Name: desired, Document: doc})
 		}
 	case PhaseDrain:
 		do = func(ctx context.Context, e *jobEnd) error {
@@ -118,7 +120,12 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	default:
 		do = func(ctx context.Context, e *jobEnd) (err error) {
 			r := w.request
-			if r.HookDocument, err = h.hooks(ctx, watch, desired, waits); err != nil {
+			if r.Document, err = h.hooks(ctx, watch, desired, waits); err != nil {
+				return err
+			}
+			if reboots {
+				r.Name, r.Config, r.Policy = desired, nil, nil
+				e.result, err = h.o.Rebooter.Reboot(ctx, r)
 				return err
 			}
 			e.result, err = h.o.Hands.Apply(ctx, r)

@@ -62,6 +62,9 @@ func noteOf(r *Request) note {
 	}
 	text := fmt.Appendf(nil, "%s %s %t %t %q %s %s", r.Name, digest, r.Lift, r.Strict, r.repair, policyRead(r.Policy),
 		r.asks)
+	if r.NoReboot || r.Reboot != nil {
+		text = fmt.Appendf(text, " %t %s", r.NoReboot, api.Encode(r.Reboot))
+	}
 	if r.Order != nil && r.Order.MinFreeMebibytes > 0 {
 		text = fmt.Appendf(text, " %d", r.Order.MinFreeMebibytes)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -183,12 +184,12 @@ func (h *Client) Status(ctx context.Context) (*host.Status, error) {
 }
 
 // look returns the marks of the files that a status depends on. These are the record, the deployments, the link to the
-// deployment that boots, a staged deployment, and the record of the composed OS. ostree touches the directory of the
+// deployment that boots, a staged deployment, the record of the composed OS, and what wants a reboot. ostree touches the directory of the
 // deployments with every change.
 func (h *Client) look() string {
 	var b strings.Builder
-	for _, name := range []string{transaction.RecordPath, host.StagedPath, "/boot/loader", "/ostree/deploy",
-		"/run/ostree/staged-deployment"} {
+	for _, name := range append([]string{transaction.RecordPath, host.StagedPath, "/boot/loader", "/ostree/deploy",
+		"/run/ostree/staged-deployment"}, reboots.Watched...) {
 		fmt.Fprintln(&b, name, fileMark(h.root, name))
 	}
 	return b.String()
@@ -223,12 +224,24 @@ func (h *Client) Apply(ctx context.Context, r Request) (*host.Result, error) {
 // Ask runs the hooks that are asked before a drain. Without any hook, nothing runs on the host.
 func (h *Client) Ask(ctx context.Context, r Request) error {
 	found, _, err := hooks.Find(h.root, hooks.BeforeDrain)
-	if err == nil && len(found) == 0 && len(host.ClusterHooks(hooks.BeforeDrain, r.Hooks)) == 0 {
+	if err == nil && len(found) == 0 && len(hooks.OfCluster(hooks.BeforeDrain, r.Hooks)) == 0 {
 		return nil
 	}
-	r.asks = api.Encode(r.HookDocument)
+	r.asks = api.Encode(r.Document)
 	_, err = h.do(ctx, agent.AskVerb, &r)
 	return err
+}
+
+// RebootWanted asks everything that may want a reboot of the host. The next status has the answer.
+func (h *Client) RebootWanted(ctx context.Context) error {
+	_, err := h.do(ctx, agent.WantedVerb, nil)
+	return err
+}
+
+// Reboot reboots the host once, as Request.Reboot orders. An order that was carried out is not carried out again.
+func (h *Client) Reboot(ctx context.Context, r Request) (*host.Result, error) {
+	out, err := h.do(ctx, agent.RebootVerb, &r)
+	return answer[host.Result](out, err)
 }
 
 // Verify compares the host with its committed configuration. Drift is no error.
@@ -260,7 +273,7 @@ func (h *Client) Deliver(ctx context.Context, r DeliverRequest) (*host.Delivery,
 // Watch replaces the paths whose changes Touched announces.
 func (h *Client) Watch(paths []string) {
 	if len(paths) > 0 {
-		paths = append(slices.Clone(paths), host.ForceFile)
+		paths = slices.Concat(paths, []string{host.ForceFile}, reboots.Paths)
 	}
 	h.drift.watch(paths)
 }
@@ -315,14 +328,14 @@ func (h *Client) Boot() string {
 	return strings.TrimSpace(string(id))
 }
 
-// NodeHeld reports to an apply on the host whether the node is still as the drain left it; see host.ReportNodeHeld.
+// NodeHeld reports to an apply on the host whether the node is still as the drain left it; see transaction.ReportNodeHeld.
 func (h *Client) NodeHeld(_ context.Context, held bool, why string) error {
-	return host.ReportNodeHeld(h.root, held, why)
+	return transaction.ReportNodeHeld(h.root, held, why)
 }
 
-// NodeReady reports the node's state from the API server to the verdict on the host; see host.ReportNodeReady.
+// NodeReady reports the node's state from the API server to the verdict on the host; see transaction.ReportNodeReady.
 func (h *Client) NodeReady(_ context.Context, ready bool, why string, heard time.Time) error {
-	return host.ReportNodeReady(h.root, ready, why, heard)
+	return transaction.ReportNodeReady(h.root, ready, why, heard)
 }
 
 // Changed delivers when the host's record may have changed. It is never closed.

@@ -23,13 +23,16 @@ type argument func(l *commandLine, c *call) error
 // commandLines has, for each verb of the host, its arguments in their order.
 var commandLines = map[string][]argument{
 	agent.StatusVerb.Name:  nil,
+	agent.WantedVerb.Name:  nil,
+	agent.RebootVerb.Name:  {rebootOrder, hookDocument, verdict, cluster},
 	agent.PlanVerb.Name:    {document("--desired"), hookDocument, policy, softReboot},
 	agent.VerifyVerb.Name:  {paths},
 	agent.RepairVerb.Name:  {subjects, policy},
 	agent.DeliverVerb.Name: {document("--config"), policy},
 	agent.StageVerb.Name:   {document("--config"), hookDocument, policy, stageOrder, lift, strict, drop},
 	agent.AskVerb.Name:     {target, hookDocument},
-	agent.ApplyVerb.Name:   {document("--config"), hookDocument, policy, lift, approval, verdict, strict, softReboot},
+	agent.ApplyVerb.Name: {document("--config"), hookDocument, policy, lift, approval, verdict, strict, softReboot,
+		noReboot, orderOf},
 }
 
 func (l *commandLine) add(argv ...string) { l.argv = append(l.argv, argv...) }
@@ -53,7 +56,7 @@ func hookDocument(l *commandLine, c *call) error {
 	if c.request == nil || c.request.Node == "" {
 		return nil
 	}
-	data, err := json.Marshal(c.request.HookDocument)
+	data, err := json.Marshal(c.request.Document)
 	if err == nil {
 		l.file("--hooks", handoverHooks, data)
 	}
@@ -117,6 +120,37 @@ func verdict(l *commandLine, c *call) error {
 func strict(l *commandLine, c *call) error {
 	if c.request != nil && c.request.Strict {
 		l.add("--strict")
+	}
+	return nil
+}
+
+func cluster(l *commandLine, _ *call) error {
+	l.add("--cluster")
+	return nil
+}
+
+// rebootOrder names the ordered reboot.
+func rebootOrder(l *commandLine, c *call) error {
+	if r := c.request; r != nil && r.Reboot != nil {
+		l.add("--id="+r.Reboot.ID, "--why="+r.Reboot.Why)
+		if r.Reboot.Soft {
+			l.add("--soft")
+		}
+	}
+	return nil
+}
+
+// orderOf names the ordered reboot that the update's reboot carries out.
+func orderOf(l *commandLine, c *call) error {
+	if r := c.request; r != nil && r.Reboot != nil {
+		l.add("--order="+r.Reboot.ID, "--order-why="+r.Reboot.Why)
+	}
+	return nil
+}
+
+func noReboot(l *commandLine, c *call) error {
+	if c.request != nil && c.request.NoReboot {
+		l.add("--no-reboot")
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/reboots"
 )
 
 // The documents that the verbs of a host print with -o json: a head reads them, and so do people's programs.
@@ -31,6 +32,11 @@ type (
 		api.Header
 		*host.Verification
 	}
+	// WantedDocument is what wants-reboot prints.
+	WantedDocument struct {
+		api.Header
+		*reboots.Answer
+	}
 	// HooksDocument is what hooks prints.
 	HooksDocument struct {
 		api.Header
@@ -54,6 +60,11 @@ func NewStatusDocument(s *host.Status) StatusDocument {
 // NewVerificationDocument returns the document of a comparison.
 func NewVerificationDocument(v *host.Verification) VerificationDocument {
 	return VerificationDocument{api.NewHeader("HostVerification"), v}
+}
+
+// NewWantedDocument returns the document of what wants a reboot.
+func NewWantedDocument(a *reboots.Answer) WantedDocument {
+	return WantedDocument{api.NewHeader("HostRebootWanted"), a}
 }
 
 // NewHooksDocument returns the document of the host's own hooks.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/hooks"
 )
 
 // Request asks the Client for a configuration.
@@ -23,8 +23,12 @@ type Request struct {
 	// now means another OS. Of the order, only the minimum of free disk space makes another request: a running staging
 	// with a minimum would fail because of it.
 	Order *api.StageOrder
-	// HookDocument has the cluster's hooks. A changed HookDocument makes no other request.
-	host.HookDocument
+	// NoReboot leaves the reboot of the update to people. Reboot is an ordered reboot; an update that reboots carries it
+	// out.
+	NoReboot bool
+	Reboot   *api.RebootOrder
+	// Document has the cluster's hooks. A changed Document makes no other request.
+	hooks.Document
 
 	repair []string // the subjects of a RepairRequest
 	asks   string   // distinguishes the requests of an Asker

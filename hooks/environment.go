@@ -5,7 +5,6 @@ package hooks
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -14,45 +13,6 @@ import (
 
 	"github.com/noderefit/noderefit/files"
 )
-
-// List is the output of the command hooks.
-type List struct {
-	Hooks    []listed `json:"hooks"`
-	Warnings []string `json:"warnings,omitempty"`
-}
-
-// listed is one of the host's own hooks.
-type listed struct {
-	When  When   `json:"when"`
-	Path  string `json:"path"`
-	Limit string `json:"limit"`
-}
-
-// WriteText lists the hooks for people.
-func (l *List) WriteText(w io.Writer) error {
-	for _, hook := range l.Hooks {
-		if _, err := fmt.Fprintf(w, "%-12s  %-8s  %s\n", hook.When, hook.Limit, hook.Path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// All lists the host's own hooks.
-func All(root *files.Root) (*List, error) {
-	list := &List{Hooks: []listed{}}
-	for _, when := range []When{BeforeDrain, AfterBoot} {
-		found, warnings, err := Find(root, when)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range found {
-			list.Hooks = append(list.Hooks, listed{When: when, Path: f.Path, Limit: f.Limit.String()})
-		}
-		list.Warnings = append(list.Warnings, warnings...)
-	}
-	return list, nil
-}
 
 // Environment is what a hook is told of an update.
 type Environment struct {

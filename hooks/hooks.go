@@ -27,12 +27,14 @@ const (
 	BeforeDrain When = "before-drain"
 	// AfterBoot: the new configuration has booted, and its verdict is open. A no fails the update.
 	AfterBoot When = "after-boot"
+	// RebootWanted: no update is under way. A yes wants a reboot of the host, and its first line says why.
+	RebootWanted When = "reboot-wanted"
 )
 
-// DefaultLimit is how long a hook may run that sets no limit, like a check script. LongestLimit is the longest limit
+// defaultLimit is how long a hook may run that sets no limit, like a check script. LongestLimit is the longest limit
 // that a hook may set.
 const (
-	DefaultLimit = 2 * time.Minute
+	defaultLimit = 2 * time.Minute
 	LongestLimit = time.Hour
 )
 
@@ -142,7 +144,7 @@ func choose(entries map[string]entry) (found []Hook, warnings []string) {
 		case !e.runs:
 			warnings = append(warnings, e.path+" is not an executable file, so it is not run as a hook")
 		default:
-			found = append(found, Hook{Name: e.path, Path: e.path, Limit: DefaultLimit})
+			found = append(found, Hook{Name: e.path, Path: e.path, Limit: defaultLimit})
 		}
 	}
 	return found, warnings

@@ -11,6 +11,7 @@ import (
 
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/kargs"
 	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -44,7 +45,9 @@ type ApplyOptions struct {
 	// Cluster means that a cluster asks for the operation: the cluster's report on the node is part of the verdict.
 	Cluster bool
 	// Hooks are the cluster's hooks.
-	Hooks HookDocument
+	Hooks hooks.Document
+	// Order is the reboot that was ordered, and that the update's carries out; the zero value: none was.
+	Order RebootOrder
 	// Approved is the only OS to which apply may change: the digest of the image, or the checksum of the commit. Empty:
 	// any OS.
 	Approved string
@@ -84,7 +87,11 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 	if err != nil {
 		return h.result(ctx, res, r), err
 	}
-	err = h.apply(ctx, &attempt{record: r, options: o, result: res, cfg: cfg})
+	a := &attempt{record: r, options: o, result: res, cfg: cfg}
+	if o.Order.ID != "" {
+		a.order = &transaction.Rebooted{ID: o.Order.ID, Why: o.Order.Why}
+	}
+	err = h.apply(ctx, a)
 	return h.result(ctx, res, r), err
 }
 
@@ -124,6 +131,9 @@ func (h *Host) recoverFirst(ctx context.Context, a *attempt) (bool, error) {
 	if out.Rebooting {
 		res.Reboot = RebootStarted
 		return false, &Refused{Err: fmt.Errorf("the host is about to boot again: %s", out.Why)}
+	}
+	if p := r.Pending; p != nil && p.Road == transaction.RoadReboot && out.Do != transaction.Foreign {
+		return false, h.afterReboot(ctx, r, out.Do, res)
 	}
 	switch out.Do {
 	case transaction.Foreign:
@@ -194,7 +204,8 @@ func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, lift
 // stay applies a configuration that the host already has. The state is Done only after a verdict; a configuration that
 // was committed without a verdict gets its verdict now.
 func (h *Host) stay(ctx context.Context, r *transaction.Record, cluster bool) error {
-	if !unproved(r, r.Committed.Digest) {
+	since := r.Rebooted != nil && r.Rebooted.Baseline != nil // the host is not healthy since a reboot
+	if !since && !unproved(r, r.Committed.Digest) {
 		if r.State != transaction.Done || r.Reason != "" {
 			h.engine().Fail(r, transaction.Done, errors.New(""))
 		}
@@ -209,11 +220,18 @@ func (h *Host) stay(ctx context.Context, r *transaction.Record, cluster bool) er
 		return err
 	}
 	baseline.FailedUnits = nil
+	if since {
+		baseline = *r.Rebooted.Baseline
+	}
 	verdict := h.verdictLive(ctx, &transaction.Pending{Revision: *r.Committed, Baseline: baseline})
 	if ctx.Err() != nil {
 		return ctx.Err() // the caller stops this process: that is no verdict
 	}
-	if err := h.engine().Judge(r, verdict); err != nil {
+	judge := h.engine().Judge
+	if since {
+		judge = h.engine().JudgeBoot
+	}
+	if err := judge(r, verdict); err != nil {
 		return err
 	}
 	if verdict != nil {
@@ -361,9 +379,12 @@ func (h *Host) reboot(ctx context.Context, a *attempt) error {
 	res := a.result
 	res.Reboot = RebootNeeded
 	if a.options.NoReboot || h.services == nil {
-		return nil
+		return h.engine().LeaveReboot(a.record)
 	}
 	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := h.takeReboot(ctx, a); err != nil {
 		return err
 	}
 	soft, err := h.prepareSoftReboot(ctx, a)

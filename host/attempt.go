@@ -57,6 +57,8 @@ type attempt struct {
 	verdict error
 	// unlocks means that other operations may lock the host while the verdict is under way.
 	unlocks bool
+	// order is the ordered reboot that the boot of the update carries out, nil where none is ordered.
+	order *transaction.Rebooted
 	// over means that nothing is left to do.
 	over bool
 }

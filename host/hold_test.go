@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,25 +17,6 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/transaction"
 )
-
-func TestOnlyAFreshWordThatTheNodeIsNotHeldCounts(t *testing.T) {
-	const now = time.Hour
-	for _, c := range []struct {
-		what string
-		word *heldWord
-		want bool // the apply is refused
-	}{
-		{"nothing was said", nil, false},
-		{"it is held", &heldWord{Held: true, Uptime: now}, false},
-		{"it is not", &heldWord{Why: "uncordoned", Uptime: now - wordLasts}, true},
-		{"it was not, and the head is away since", &heldWord{Why: "uncordoned", Uptime: now - wordLasts - 1}, false},
-	} {
-		err := judgeHold(c.word, now)
-		if errors.As(err, new(*Refused)) != c.want || err != nil && !strings.Contains(err.Error(), "uncordoned") {
-			t.Errorf("%s: %v", c.what, err)
-		}
-	}
-}
 
 func fileConfig(t *testing.T, name, contents string) *machineconfig.Config {
 	t.Helper()
@@ -64,7 +44,7 @@ func TestNodeThatIsNotHeldIsNotUpdated(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := h.Status(t.Context())
-	if err := ReportNodeHeld(h.root, false, "somebody uncordoned it"); err != nil {
+	if err := transaction.ReportNodeHeld(h.root, false, "somebody uncordoned it"); err != nil {
 		t.Fatal(err)
 	}
 	b := fileConfig(t, "b", "b")
@@ -82,7 +62,7 @@ func TestNodeThatIsNotHeldIsNotUpdated(t *testing.T) {
 	if after := h.Status(t.Context()); !reflect.DeepEqual(before, after) || contents() != "a" {
 		t.Errorf("left behind: %+v, was %+v; the file has %q", after, before, contents())
 	}
-	if err := ReportNodeHeld(h.root, true, ""); err != nil {
+	if err := transaction.ReportNodeHeld(h.root, true, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.Apply(t.Context(), b, ApplyOptions{Cluster: true}); err != nil || contents() != "b" {
@@ -99,7 +79,7 @@ func TestPersonsApplyAsksNoHead(t *testing.T) {
 	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := ReportNodeHeld(h.root, false, "somebody uncordoned it"); err != nil {
+	if err := transaction.ReportNodeHeld(h.root, false, "somebody uncordoned it"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.Apply(t.Context(), fileConfig(t, "a", "a"), ApplyOptions{}); err != nil {

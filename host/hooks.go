@@ -8,11 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
@@ -21,27 +19,8 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// HookDocument is a cluster's document about hooks for the host: the hooks of the pool, and the node's name.
-type HookDocument struct {
-	Node  string     `json:"node"`
-	Hooks []api.Hook `json:"hooks,omitempty"`
-}
-
-// keptHooks is a HookDocument that waits for the boot of a configuration.
-type keptHooks struct {
-	HookDocument
-
-	Digest string `json:"digest"`
-}
-
-const (
-	// hooksPath keeps the cluster's hooks for the update under way, so that the verdict needs no API server.
-	hooksPath = transaction.StateDir + "/hooks.json"
-	// scriptsDir holds the program of a hook that the cluster brings, while the hook runs.
-	scriptsDir = transaction.StateDir + "/hooks"
-	// answersPath keeps the hooks that agreed in this boot. No other boot inherits the file.
-	answersPath = transaction.RunDir + "/hooks.json"
-)
+// answersPath keeps the hooks that agreed in this boot. No other boot inherits the file.
+const answersPath = transaction.RunDir + "/hooks.json"
 
 // hookAnswers are the names of the hooks that agreed to a configuration in a boot.
 type hookAnswers struct {
@@ -55,7 +34,7 @@ func (h *Host) Hooks() (*hooks.List, error) { return hooks.All(h.root) }
 
 // AskBeforeDrain asks the hooks whether a drain, or a reboot, for a configuration may begin. A hook's refusal is a
 // *Refused with a *hooks.Error.
-func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc HookDocument) error {
+func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc hooks.Document) error {
 	r, err := h.store().Load()
 	if err != nil {
 		return err
@@ -67,7 +46,7 @@ func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc HookDocument) 
 	return h.askBeforeDrain(ctx, r, to, digest, doc)
 }
 
-func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to, digest string, doc HookDocument) error {
+func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to, digest string, doc hooks.Document) error {
 	if h.services == nil {
 		return nil // a tree serves no workload
 	}
@@ -81,7 +60,7 @@ func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to, di
 	}
 	for _, hook := range all {
 		h.say("before-drain", hook.Name)
-		err := h.runHook(ctx, hooks.BeforeDrain, hook, environment)
+		err := h.runHook(ctx, hooks.BeforeDrain, hook, environment, nil)
 		if errors.As(err, new(*hooks.Error)) {
 			return &Refused{Err: err}
 		}
@@ -93,7 +72,7 @@ func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to, di
 }
 
 // hooks returns the host's own hooks, then the cluster's in the order of its pool.
-func (h *Host) hooks(when hooks.When, doc HookDocument) ([]hooks.Hook, error) {
+func (h *Host) hooks(when hooks.When, doc hooks.Document) ([]hooks.Hook, error) {
 	all, warnings, err := hooks.Find(h.root, when)
 	if err != nil {
 		return nil, err
@@ -101,31 +80,7 @@ func (h *Host) hooks(when hooks.When, doc HookDocument) ([]hooks.Hook, error) {
 	for _, w := range warnings {
 		h.say(string(when), w)
 	}
-	return append(all, ClusterHooks(when, doc.Hooks)...), nil
-}
-
-// ClusterHooks returns those of a pool's hooks that are for this point.
-func ClusterHooks(when hooks.When, carried []api.Hook) []hooks.Hook {
-	var out []hooks.Hook
-	point := api.HookBeforeDrain
-	if when == hooks.AfterBoot {
-		point = api.HookAfterBoot
-	}
-	for _, c := range carried {
-		if c.When != point || c.Problem != "" {
-			continue
-		}
-		hook := hooks.Hook{Name: api.NodeHookPrefix + c.Name, Path: c.Path, Script: c.Script, Args: c.Args,
-			Limit: time.Duration(c.TimeoutSeconds) * time.Second}
-		if hook.Limit == 0 {
-			hook.Limit = hooks.DefaultLimit
-		}
-		if hook.Script != "" {
-			hook.Path = path.Join(scriptsDir, c.Name)
-		}
-		out = append(out, hook)
-	}
-	return out
+	return append(all, hooks.OfCluster(when, doc.Hooks)...), nil
 }
 
 // hookEnvironment returns the environment of a hook. The OS that the host goes to is the one that was composed for the
@@ -133,10 +88,7 @@ func ClusterHooks(when hooks.When, carried []api.Hook) []hooks.Hook {
 func (h *Host) hookEnvironment(
 	ctx context.Context, when hooks.When, r *transaction.Record, to, digest, node string,
 ) ([]string, error) {
-	e := hooks.Environment{To: to, Node: node}
-	if r.Committed != nil {
-		e.From = r.Committed.Config
-	}
+	e := hooks.Environment{From: r.From(), To: to, Node: node}
 	err := e.Running(h.root)
 	if h.plain == nil || err != nil {
 		return e.List(when), err
@@ -164,64 +116,40 @@ func (h *Host) hookEnvironment(
 // hookPatience is how long to wait for other processes that run a hook: only one process at a time runs hooks.
 const hookPatience = hooks.LongestLimit
 
-// runHook runs one hook as a unit of its own.
-func (h *Host) runHook(ctx context.Context, when hooks.When, hook hooks.Hook, environment []string) error {
+// runHook runs one hook as a unit of its own. hear, where it is not nil, gets each line that the hook prints.
+func (h *Host) runHook(ctx context.Context, when hooks.When, hook hooks.Hook, environment []string,
+	hear func(line string)) error {
 	release, err := h.lockFile(ctx, "hooks.lock", string(when), "runs a hook", hookPatience)
 	if err != nil {
 		return err
 	}
 	defer release()
 	if hook.Script != "" {
-		if err := h.root.MkdirAll(scriptsDir, 0o700); err != nil {
+		if err := h.root.MkdirAll(hooks.ScriptsDir, 0o700); err != nil {
 			return err
 		}
 		if err := h.root.WriteRecord(hook.Path, []byte(hook.Script), 0o700); err != nil {
 			return fmt.Errorf("placing hook %s: %w", hook.Name, err)
 		}
-		defer func() { _ = h.root.RemoveAll(scriptsDir) }()
+		defer func() { _ = h.root.RemoveAll(hooks.ScriptsDir) }()
 	}
 	argv := append([]string{agent.Launcher, hook.Path}, hook.Args...)
 	return hooks.Run(ctx, h.units, when, hook, argv,
 		append(environment, "NODEREFIT_HOOK="+strings.TrimPrefix(hook.Name, api.NodeHookPrefix)),
-		func(line string) { h.say(string(when), path.Base(hook.Name)+": "+line) })
+		func(line string) {
+			if hear != nil {
+				hear(line)
+			}
+			h.say(string(when), path.Base(hook.Name)+": "+line)
+		})
 }
 
-// keepHooks stores the cluster's hooks beside the record, for the boot of a configuration. They are durable before
-// anything is decided.
-func (h *Host) keepHooks(digest string, doc HookDocument) error {
+// keepHooks stores the cluster's hooks for the boot of a configuration. A tree serves no workload, and has none.
+func (h *Host) keepHooks(digest string, doc hooks.Document) error {
 	if h.services == nil {
 		return nil
 	}
-	if doc.Node == "" && len(doc.Hooks) == 0 {
-		return h.root.Remove(hooksPath)
-	}
-	data, err := json.Marshal(keptHooks{HookDocument: doc, Digest: digest})
-	if err != nil {
-		return err
-	}
-	if err := h.root.WriteRecord(hooksPath, data, 0o600); err != nil {
-		return fmt.Errorf("keeping the hooks of the cluster: %w", err)
-	}
-	return nil
-}
-
-// hooksFor returns the hooks that were kept for a configuration, the zero value where none were kept.
-func (h *Host) hooksFor(digest string) (HookDocument, error) {
-	data, err := h.root.ReadFile(hooksPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return HookDocument{}, nil
-	}
-	var kept keptHooks
-	if err == nil {
-		err = json.Unmarshal(data, &kept)
-	}
-	if err != nil {
-		return HookDocument{}, fmt.Errorf("reading the hooks of the cluster: %s: %w", hooksPath, err)
-	}
-	if kept.Digest != digest {
-		return HookDocument{}, nil
-	}
-	return kept.HookDocument, nil
+	return hooks.Keep(h.root, digest, doc)
 }
 
 // afterBoot returns the hooks of a booted configuration as checks of its verdict: one after the other, each until the
@@ -231,7 +159,7 @@ func (h *Host) afterBoot(
 	ctx context.Context, r *transaction.Record, others []transaction.Check,
 ) ([]transaction.Check, error) {
 	p := r.Pending
-	doc, err := h.hooksFor(p.Digest)
+	doc, err := hooks.Kept(h.root, p.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +192,7 @@ func (h *Host) askAfterBoot(ctx context.Context, p *transaction.Pending, hook ho
 	if slices.Contains(said.Yes, hook.Name) {
 		return nil
 	}
-	err := h.runHook(ctx, hooks.AfterBoot, hook, environment)
+	err := h.runHook(ctx, hooks.AfterBoot, hook, environment, nil)
 	if no, is := errors.AsType[*hooks.Error](err); is {
 		return errors.New(no.Said()) // the check already has the hook's name
 	}

@@ -207,7 +207,7 @@ func (h *Host) onTree() bool {
 	if err != nil {
 		return false
 	}
-	if r.Pending != nil {
+	if r.Pending != nil && r.Pending.Road != transaction.RoadReboot {
 		return !r.Pending.Road.Deploys()
 	}
 	return r.Committed != nil && r.Committed.Digest != "" && r.Committed.Deployment == ""
@@ -215,7 +215,7 @@ func (h *Host) onTree() bool {
 
 // contradicts refuses to continue a pending update on another road than its own.
 func (h *Host) contradicts(r *transaction.Record) error {
-	if p := r.Pending; p != nil && p.Road.Deploys() != (h.plain != nil) {
+	if p := r.Pending; p != nil && p.Road != transaction.RoadReboot && p.Road.Deploys() != (h.plain != nil) {
 		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which needs another --os than %s",
 			p.Config, p.Road, h.os)}
 	}
@@ -315,8 +315,8 @@ func (h *Host) boot() string {
 }
 
 func (h *Host) engine() *transaction.Engine {
-	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID(), Now: h.now, Uptime: Uptime, Say: h.say,
-		Left: h.leftAsIs}
+	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID(), Now: h.now, Uptime: transaction.Uptime,
+		Say: h.say, Left: h.leftAsIs}
 	if h.plain != nil {
 		e.Deployments, e.Counter = h.deployments, h.grub
 	}
@@ -424,13 +424,4 @@ func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
 		}
 	}
 	return ostree.Deployment{}, errors.New("reading deployments: no deployment is the booted one")
-}
-
-// Uptime returns the time since the boot, with the time of a suspend. A clock that is set does not change it.
-func Uptime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0 // the kernel has had this clock since 2.6.39
-	}
-	return time.Duration(ts.Nano())
 }

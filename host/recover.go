@@ -64,6 +64,12 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o RollbackOp
 	if err != nil && r.Pending != nil {
 		return fmt.Errorf("recovering the unfinished update: %w", err)
 	}
+	if p := r.Pending; p != nil && p.Road == transaction.RoadReboot && out.Do != transaction.Foreign && !out.Rebooting {
+		if err := h.engine().WithdrawReboot(r, "a rollback was asked for before the verdict"); err != nil {
+			return err
+		}
+		out.Do = transaction.Nothing
+	}
 	switch out.Do {
 	case transaction.Foreign:
 		if err := h.takeOver(ctx, r, out.Why, res); err != nil {

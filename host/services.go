@@ -166,9 +166,8 @@ func (h *Host) baseline(ctx context.Context, cluster bool) (transaction.Baseline
 		return b, nil
 	}
 	if cluster {
-		word := h.nodeWord()
-		b.NodeReady = word == nil || word.Ready || Uptime()-word.Uptime > wordLasts
-		b.Network = h.network()
+		b.NodeReady = transaction.ReadNodeWord(h.root).WasReady(transaction.Uptime())
+		b.Network = transaction.ReadNetwork(h.root)
 	}
 	err := h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		var err error
@@ -237,20 +236,23 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
 	if b.NodeReady && wantKubelet {
 		out = append(out, transaction.Check{Name: "node", Patient: true, After: kubeletCheck,
 			Run: func(context.Context) error {
-				return judgeNode(h.nodeWord().since(booted, h.bootID() != h.kernel), Uptime(), patience, b.Network, h.network())
+				word := transaction.ReadNodeWord(h.root).Since(booted, h.bootID() != h.kernel)
+				return transaction.JudgeNode(word, transaction.Uptime(), patience, b.Network, transaction.ReadNetwork(h.root))
 			}})
 	}
 	scripts, err := transaction.Scripts(h.root, h.say, said.note)
 	return append(out, scripts...), err
 }
 
-func wantsKubelet(cfg *machineconfig.Config) bool {
-	for _, u := range cfg.Units {
-		if u.Name == kubeletUnit && (u.Enabled != nil && !*u.Enabled || u.Mask != nil && *u.Mask) {
-			return false
-		}
+// nodeHeld refuses where a cluster asks for the update and its head has reported that the node is not held any more.
+func (h *Host) nodeHeld(cluster bool) error {
+	if !cluster {
+		return nil
 	}
-	return true
+	if err := transaction.NodeHeld(h.root, h.say); err != nil {
+		return &Refused{Err: err}
+	}
+	return nil
 }
 
 // liveTimeout bounds the verdict of a change without a boot: its services have already finished their restarts.
@@ -302,8 +304,8 @@ func (h *Host) Prove(ctx context.Context) error {
 		err = h.carryOut(ctx, bootSteps, &attempt{verb: proveVerb, unlocks: true, record: r, result: &Result{}})
 	}
 	h.unlock()
-	if bad, is := errors.AsType[*transaction.BadConfig](err); is {
-		h.say("prove", bad.Error())
+	if errors.As(err, new(*transaction.BadConfig)) || errors.As(err, new(*transaction.BadBoot)) {
+		h.say("prove", err.Error())
 		return nil // the verdict is given and carried out: the unit has not failed
 	}
 	return err
@@ -370,8 +372,12 @@ func (h *Host) askVerdict(ctx context.Context, a *attempt) error {
 }
 
 func (h *Host) settle(ctx context.Context, a *attempt) error {
+	road := a.record.Pending.Road
 	if err := h.engine().Settle(a.record); err != nil {
 		return err
+	}
+	if road == transaction.RoadReboot {
+		return hooks.Keep(h.root, "", hooks.Document{}) // an OS that was staged meanwhile stays
 	}
 	h.cleanUp(ctx, a.record)
 	return nil
@@ -380,16 +386,20 @@ func (h *Host) settle(ctx context.Context, a *attempt) error {
 // goBack returns a *transaction.BadConfig once the rollback has begun.
 func (h *Host) goBack(ctx context.Context, a *attempt) error {
 	verdict := h.covering(a.verdict)
-	bad := &transaction.BadConfig{Config: a.record.Pending.Config, Err: verdict}
+	var bad error = &transaction.BadConfig{Config: a.record.Pending.Config, Err: verdict}
+	reboot := a.record.Pending.Road == transaction.RoadReboot
 	if err := h.engine().GoBack(ctx, a.record, message.OneLine(verdict.Error()), true); err != nil {
 		return fmt.Errorf("%w; and going back: %w", verdict, err)
+	}
+	if reboot {
+		bad = &transaction.BadBoot{Err: verdict, Back: a.record.Pending != nil}
 	}
 	return bad
 }
 
 // cleanUp removes what the settled configuration no longer needs. The next update tries a failed removal again.
 func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
-	err := errors.Join(h.engine().Tidy(ctx, r), h.root.Remove(hooksPath))
+	err := errors.Join(h.engine().Tidy(ctx, r), hooks.Keep(h.root, "", hooks.Document{}))
 	if err == nil && h.plain != nil {
 		err = errors.Join(h.unstage(ctx, r.Committed.Digest), h.plain.Cleanup(ctx))
 	}
@@ -420,6 +430,9 @@ func (h *Host) verdict(ctx context.Context, r *transaction.Record) error {
 	if err != nil {
 		return err
 	}
+	if cfg == nil {
+		cfg = &machineconfig.Config{} // a reboot of a host that has no configuration
+	}
 	booted, err := h.booted(ctx)
 	if err != nil {
 		return err
@@ -435,18 +448,18 @@ func (h *Host) verdict(ctx context.Context, r *transaction.Record) error {
 	if err != nil {
 		return err
 	}
-	return h.judge(ctx, p.Config, said, checks, h.now().Add(p.Deadline-Uptime()))
+	return h.judge(ctx, p.Config, said, checks, h.now().Add(p.Deadline-transaction.Uptime()))
 }
 
 func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 	booted ostree.Deployment, said heard) ([]transaction.Check, error) {
 	// The node's pods have half of the time to start and to reach the API server.
-	checks, err := h.checks(p.Baseline, wantsKubelet(cfg), p.Deadline-p.Timeout, p.Deadline-p.Timeout/2, said)
+	checks, err := h.checks(p.Baseline, !cfg.TurnsOff(kubeletUnit), p.Deadline-p.Timeout, p.Deadline-p.Timeout/2, said)
 	if err != nil {
 		return nil, err
 	}
 	osDrift := func(ctx context.Context) ([]Drift, error) {
-		if len(p.Skipped) > 0 {
+		if len(p.Skipped) > 0 || p.Digest == "" {
 			return nil, nil
 		}
 		return h.osDrift(ctx, cfg, booted, &p.Layers)

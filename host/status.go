@@ -14,6 +14,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -54,6 +55,14 @@ type Status struct {
 	Pulling *Pulling `json:"pulling,omitempty"`
 	// Checks are the check scripts' answers in the verdict on the committed configuration; nil: they were not asked.
 	Checks *api.Checks `json:"checks,omitempty"`
+	// NeedsReboot means that the pending configuration is committed, and that its reboot is left to people.
+	NeedsReboot bool `json:"needsReboot,omitempty"`
+	// Rebooted is what became of the latest ordered reboot, nil where none was ordered.
+	Rebooted *api.Rebooted `json:"rebooted,omitempty"`
+	// RebootWanted is why the host wants a reboot, nil where nothing does. RebootsWithheld want none any more, because the
+	// host has tried them.
+	RebootWanted    *api.RebootWanted      `json:"rebootWanted,omitempty"`
+	RebootsWithheld []transaction.Withheld `json:"rebootsWithheld,omitempty"`
 	// Skipped names the OS changes that --skip-os left out of the committed configuration.
 	Skipped []string `json:"skipped"`
 }
@@ -155,6 +164,10 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 	s.Staged, s.StagedOS = h.stagedDigest()
 	s.Transaction, s.Pulling = progress, h.pulls()
 	h.listDeployments(ctx, s, r)
+	s.RebootsWithheld, s.Rebooted, s.NeedsReboot = r.Withheld, reboots.Shown(r.Rebooted), r.Pending.NeedsReboot()
+	if s.RebootWanted, err = h.wantsReboot(ctx, r, nil); err != nil {
+		h.say("status", err.Error()) // the answer has the reason where it is about the deployments
+	}
 	return s
 }
 

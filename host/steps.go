@@ -123,7 +123,8 @@ var steps = []step{
 	{name: "reboot", do: (*Host).rebootInto, fails: failsAfter, undo: "withdraw, while it has not booted",
 		when:    "the update boots",
 		applies: func(h *Host, a *attempt) bool { return a.boots() || a.update.reboot && h.live },
-		does:    "boot the committed configuration, unless the node has taken pods meanwhile"},
+		does:    "boot the committed configuration, unless the node has taken pods meanwhile",
+		points:  []string{"left to people", "reboot recorded"}},
 	{name: "clear the force file", do: (*Host).clearForce,
 		does: "remove the file that asked for the update despite drift"},
 	{name: "release the OS", do: (*Host).releaseOS,
@@ -154,7 +155,8 @@ var bootSteps = []step{
 		applies: func(_ *Host, a *attempt) bool { return a.judged && a.verdict != nil },
 		does:    "make the old deployment the default, undo the journal, quarantine the content, and reboot",
 		points: []string{"given up", "return", "returning", "recounted", "default", "moved", "default is the old one",
-			"undo PATH", "undone", "loader PATH", "taken back", "dropped", "returned", "rolled back", "discard"}},
+			"undo PATH", "undone", "loader PATH", "taken back", "unhealthy",
+			"dropped", "returned", "rolled back", "discard"}},
 }
 
 // carryOut takes the steps of a table, in their order, until one fails or the attempt is over.
@@ -201,7 +203,7 @@ func (h *Host) note(fails failing, r *transaction.Record, err error) {
 		}
 	case failsAfter:
 		switch {
-		case r.Pending != nil || r.State == transaction.RolledBack || errors.Is(err, errNotHeld):
+		case r.Pending != nil || r.State == transaction.RolledBack || errors.Is(err, transaction.ErrNotHeld):
 		case unreachable:
 			h.engine().Fail(r, transaction.Unreconcilable, err)
 		default:

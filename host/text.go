@@ -7,6 +7,9 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/noderefit/noderefit/reboots"
+	"github.com/noderefit/noderefit/transaction"
 )
 
 // lines collects lines and the first error of writing them.
@@ -61,8 +64,15 @@ func (s *Status) WriteText(w io.Writer) error {
 		l.printf("Reason:    %s", s.Reason)
 	}
 	l.printf("Committed: %s", orNone(s.Config.Committed))
-	if s.Config.Pending != "" {
+	ordered := s.Transaction != nil && s.Transaction.Road == transaction.RoadReboot
+	switch {
+	case s.NeedsReboot:
+		l.printf("Pending:   %s (%s, NeedsReboot: a person boots it)", s.Config.Pending, s.Phase)
+	case s.Config.Pending != "" && !ordered:
 		l.printf("Pending:   %s (%s)", s.Config.Pending, s.Phase)
+	}
+	if o := s.Rebooted; o != nil {
+		l.printf("Rebooted:  %s", o)
 	}
 	if s.Config.Previous != "" {
 		l.printf("Previous:  %s", s.Config.Previous)
@@ -103,6 +113,13 @@ func (s *Status) WriteText(w io.Writer) error {
 	}
 	if t := s.Transaction; t != nil {
 		l.printf("Under way: %s, %s, %d of %d steps", t.ID, t.Phase, t.Done, t.Steps)
+	}
+	wanted := &reboots.Answer{Withheld: s.RebootsWithheld}
+	if s.RebootWanted != nil {
+		wanted.Reasons = s.RebootWanted.Reasons
+	}
+	for _, line := range wanted.Lines() {
+		l.printf("Reboot wanted: %s", line)
 	}
 	for _, q := range s.Quarantined {
 		l.printf("Quarantined: %s%s: %s", q.Config, since(q.Since.Format("2006-01-02T15:04:05Z07:00")), q.Reason)

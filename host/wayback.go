@@ -3,7 +3,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +96,7 @@ func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
 		m.Covered, err = covered, errors.Join(err, looking)
 	}
 	for _, dir := range []string{transaction.StateDir, systemd.UnitDir, transaction.ConfigDir} {
-		m.Written[dir] = h.tryWriting(dir)
+		m.Written[dir] = transaction.TryWriting(h.root, dir)
 	}
 	return m, err
 }
@@ -117,29 +116,12 @@ func (h *Host) covering(verdict error) error {
 	return verdict
 }
 
-// tryWriting does in a directory what an update does there, and leaves nothing. It does not wait for the disk: the boot
-// record was waited for in this very boot.
-func (h *Host) tryWriting(dir string) error {
-	const name, other = files.StagePrefix + "try", files.StagePrefix + "tried"
-	err := h.root.MkdirAll(dir, 0o755)
-	for _, left := range []string{name, other} {
-		err = cmp.Or(err, h.root.Remove(path.Join(dir, left)))
-	}
-	if err == nil {
-		err = h.root.Stage(dir, name, files.Node{Type: files.Regular, Mode: 0o600, Data: []byte("tried\n")})
-	}
-	if err == nil {
-		err = h.root.Replace(dir, name, path.Join(dir, other))
-	}
-	return errors.Join(err, h.root.Remove(path.Join(dir, name)), h.root.Remove(path.Join(dir, other)))
-}
-
 // maintenance are the targets in which a boot ends that gets no further.
 var maintenance = []string{"emergency.target", "rescue.target"}
 
 // sight returns what this boot shows of the units that should move a pending update on.
 func (h *Host) sight(ctx context.Context) (s transaction.Sight, err error) {
-	s.BootID, s.Uptime = h.bootID(), Uptime()
+	s.BootID, s.Uptime = h.bootID(), transaction.Uptime()
 	if h.plain != nil {
 		booted, err := h.booted(ctx)
 		if err != nil {

@@ -9,6 +9,7 @@ package machineconfig
 
 import (
 	"encoding/json"
+	"slices"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 )
@@ -119,4 +120,11 @@ type User struct {
 	// Other holds the fields that can't be changed on a running host. It is canonical JSON by Ignition's field name
 	// (gecos, groups, homeDir, noCreateHome, noLogInit, noUserGroup, primaryGroup, shell, shouldExist, system, uid).
 	Other map[string]json.RawMessage
+}
+
+// TurnsOff reports whether the configuration disables or masks a unit.
+func (c *Config) TurnsOff(unit string) bool {
+	return slices.ContainsFunc(c.Units, func(u Unit) bool {
+		return u.Name == unit && (u.Enabled != nil && !*u.Enabled || u.Mask != nil && *u.Mask)
+	})
 }

@@ -26,6 +26,7 @@ const (
 // and the unit of the hooks. No configuration may have a unit of such a name.
 var OwnUnits = []string{RecoverUnit, ProveUnit, RebootUnit,
 	"machine-config-daemon-apply.service", "machine-config-daemon-before-drain.service",
+	"machine-config-daemon-ordered-reboot.service", "machine-config-daemon-wants-reboot.service",
 	"machine-config-daemon-deliver.service", "machine-config-daemon-hook.service",
 	"machine-config-daemon-plan.service", "machine-config-daemon-repair.service",
 	"machine-config-daemon-stage.service", "machine-config-daemon-status.service",

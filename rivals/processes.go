@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Processes returns the command lines of all running processes; the kernel's threads have none. It is given how to read
+// processes returns the command lines of all running processes; the kernel's threads have none. It is given how to read
 // the host.
-func Processes(readDir func(string) ([]string, error), readFile func(string) ([]byte, error)) ([][]string, error) {
+func processes(readDir func(string) ([]string, error), readFile func(string) ([]byte, error)) ([][]string, error) {
 	names, err := readDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("listing processes: %w", err)

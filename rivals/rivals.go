@@ -11,11 +11,11 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// OSUnits are units that change the OS by themselves and reboot. Two managers on one host undo each other's work.
-var OSUnits = []string{api.UnitZincati, api.UnitBootc, api.UnitRPMOSTree}
+// osUnits are units that change the OS by themselves and reboot. Two managers on one host undo each other's work.
+var osUnits = []string{api.UnitZincati, api.UnitBootc, api.UnitRPMOSTree}
 
-// MCOUnits are those that the OpenShift machine-config-operator brings to a host.
-var MCOUnits = []string{"machine-config-daemon-firstboot.service", "machine-config-daemon-pull.service"}
+// mcoUnits are those that the OpenShift machine-config-operator brings to a host.
+var mcoUnits = []string{"machine-config-daemon-firstboot.service", "machine-config-daemon-pull.service"}
 
 // ownUnits is a line in each of our units.
 const ownUnits = "Documentation=https://github.com/noderefit/noderefit\n"
@@ -23,7 +23,7 @@ const ownUnits = "Documentation=https://github.com/noderefit/noderefit\n"
 // Signs are traces of other managers on a host.
 type Signs struct {
 	Units     map[string]string // active states of the units above; "masked" for a masked one
-	Texts     map[string]string // contents of the unit files of MCOUnits in /etc
+	Texts     map[string]string // contents of the unit files of mcoUnits in /etc
 	Processes [][]string        // command lines
 	// Automatic is the job of rpm-ostreed's timer: the value of AutomaticUpdatePolicy.
 	Automatic string
@@ -39,7 +39,7 @@ func Of(s Signs, off func(unit string) bool, boots bool) string {
 	active := func(unit string) bool {
 		return (s.Units[unit] == "active" || s.Units[unit] == "activating") && !off(unit)
 	}
-	for _, unit := range OSUnits {
+	for _, unit := range osUnits {
 		if boots && active(unit) && (unit != api.UnitRPMOSTree || !api.RPMOSTreeHarmless(s.Automatic)) {
 			return unit + " manages this host's OS too: disable it, or have the configuration do so"
 		}
@@ -50,7 +50,7 @@ func Of(s Signs, off func(unit string) bool, boots bool) string {
 			return mco + "its agent runs (" + argv[0] + " start); remove it from the cluster first"
 		}
 	}
-	for _, unit := range MCOUnits {
+	for _, unit := range mcoUnits {
 		state := s.Units[unit]
 		switch {
 		case strings.Contains(s.Texts[unit], ownUnits): // our own unit, which has the name of OpenShift's
@@ -71,9 +71,9 @@ func Of(s Signs, off func(unit string) bool, boots bool) string {
 	return ""
 }
 
-// AutomaticPolicy reads the policy from rpm-ostree's configuration; "" where the configuration has none, which means
+// automaticPolicy reads the policy from rpm-ostree's configuration; "" where the configuration has none, which means
 // the policy none.
-func AutomaticPolicy(config string) string {
+func automaticPolicy(config string) string {
 	group, policy := "", ""
 	for line := range strings.Lines(config) {
 		line = strings.TrimSpace(line)

@@ -104,7 +104,7 @@ func TestPolicyOfAutomaticUpdatesIsRead(t *testing.T) {
 		"[Experimental]\nAutomaticUpdatePolicy=apply\n":                                   "",
 		"[Daemon]\nAutomaticUpdatePolicy=none\nAutomaticUpdatePolicy=apply":               "apply",
 	} {
-		if got := AutomaticPolicy(config); got != want {
+		if got := automaticPolicy(config); got != want {
 			t.Errorf("%q: %q, want %q", config, got, want)
 		}
 	}

@@ -30,6 +30,8 @@ const (
 	// RoadTree: the host has no ostree, and nothing in the change needs a boot, or the host does not run. The journal
 	// carries everything, and the commit is a write of the boot record.
 	RoadTree Road = "tree"
+	// RoadReboot: nothing changes but the boot, which leads to the same deployment or to one that others have made.
+	RoadReboot Road = "reboot"
 )
 
 // Deploys reports whether the road is for hosts with ostree.
@@ -132,6 +134,9 @@ func decide(r *Record, s situation) Decision {
 	if p == nil {
 		return decideSettled(r, s)
 	}
+	if p.Road == RoadReboot {
+		return decideReboot(p, s)
+	}
 	if s.Booted != p.From && (s.Booted != p.Deployment || p.Deployment == "") {
 		return Decision{Do: Foreign, Why: fmt.Sprintf(
 			"booted deployment %s is neither the committed %s nor the pending %s; %s",
@@ -212,7 +217,7 @@ func decideStaged(p *Pending, s situation) Decision {
 
 // deploys reports whether the update has a deployment of its own.
 func (p *Pending) deploys() bool {
-	return p.Road == RoadSwitch || p.Road == RoadStaged && p.Deployment != p.From
+	return p.Road == RoadSwitch || (p.Road == RoadStaged || p.Road == RoadReboot) && p.Deployment != p.From
 }
 
 // filesBoot reports whether the boot of the same deployment, or of a host without deployments, applies the update's

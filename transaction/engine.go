@@ -202,6 +202,9 @@ func (e *Engine) commitRevision(r *Record, rev Revision) {
 	}
 	rev.Since = now
 	r.Committed, r.Pending = &rev, nil
+	if r.Rebooted != nil {
+		r.Rebooted.Baseline = nil // another verdict has judged the host since
+	}
 	r.setState(Done, "", now)
 }
 

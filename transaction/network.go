@@ -14,8 +14,8 @@ const (
 	arpComplete = 0x2
 )
 
-// NetworkOf reads /proc/net/route, ipv6_route and arp.
-func NetworkOf(route, route6, arp string) Network {
+// networkOf reads /proc/net/route, ipv6_route and arp.
+func networkOf(route, route6, arp string) Network {
 	var n Network
 	routers := map[string]bool{}
 	for line := range strings.Lines(route) {

@@ -35,7 +35,7 @@ func TestNetworkIsReadFromTheKernel(t *testing.T) {
 		{"another neighbour", v4, "", arp + "10.0.2.7 0x1 0x0 00:00:00:00:00:00 * eth0\n",
 			Network{Route: true}},
 	} {
-		if got := NetworkOf(c.route, c.route6, c.arp); got != c.want {
+		if got := networkOf(c.route, c.route6, c.arp); got != c.want {
 			t.Errorf("%s: %+v", c.what, got)
 		}
 	}

@@ -131,6 +131,8 @@ type Pending struct {
 	Services map[string]string `json:"services,omitempty"`
 	// SoftReboot means that a restart of the userspace is enough to boot the update, and how far that restart is.
 	SoftReboot SoftReboot `json:"softReboot,omitempty"`
+	// NoReboot, in PhaseBoot, means that the reboot is left to people.
+	NoReboot bool `json:"noReboot,omitempty"`
 	// Reason, in PhaseUndo, is why the host goes back. Quarantine means that the revision is refused from now on.
 	Reason     string `json:"reason,omitempty"`
 	Quarantine bool   `json:"quarantine,omitempty"`
@@ -175,6 +177,15 @@ type Quarantined struct {
 	Since  time.Time `json:"since"`
 }
 
+// Withheld is what wants no reboot any more, because the host has tried it.
+type Withheld struct {
+	// Kind is an api.RebootKind. Subject is the checksum of a deployment, or the release of a kernel.
+	Kind    string    `json:"kind"`
+	Subject string    `json:"subject"`
+	Why     string    `json:"why"`
+	Since   time.Time `json:"since"`
+}
+
 // Record is the boot record, /var/lib/machine-config-daemon/boot.json, shared by all deployments of the host.
 type Record struct {
 	Version     int           `json:"version"`
@@ -182,6 +193,10 @@ type Record struct {
 	Previous    *Revision     `json:"previous,omitempty"`
 	Pending     *Pending      `json:"pending,omitempty"`
 	Quarantined []Quarantined `json:"quarantined,omitempty"`
+	// Rebooted is the latest ordered reboot.
+	Rebooted *Rebooted `json:"rebooted,omitempty"`
+	// Withheld are deployments and kernels that a reboot has tried, and that want no reboot any more.
+	Withheld []Withheld `json:"withheld,omitempty"`
 	// Discard lists our deployments that failed or were left; the next update removes them.
 	Discard []string `json:"discard,omitempty"`
 	// Returning is the deployment that an update is to boot again, which could make none.
@@ -309,10 +324,21 @@ func (r *Record) setState(state State, reason string, now time.Time) {
 		}
 	}
 	r.Before = nil
+	if r.Pending == nil && state != Working {
+		r.Rebooted.ends(state, reason, now)
+	}
 	reason = strings.ReplaceAll(reason, "\n", "; ") // joined errors; people and scripts read them as one line
 	if r.State != state || r.Reason != reason || r.Since.IsZero() {
 		r.State, r.Reason, r.Since = state, reason, now.UTC().Truncate(time.Second)
 	}
+}
+
+// From returns the name of the configuration that the host has, "" for none.
+func (r *Record) From() string {
+	if r.Committed == nil {
+		return ""
+	}
+	return r.Committed.Config
 }
 
 // Quarantine returns the entry of the content digest, or nil.

@@ -72,7 +72,7 @@ func (e *Engine) recover(ctx context.Context, r *Record) (Outcome, error) {
 			}
 		}
 		err := e.GoBack(ctx, r, o.Why, o.Quarantine)
-		o.Rebooting = err == nil
+		o.Rebooting = err == nil && r.Pending != nil
 		return o, err
 	case Returned:
 		if p := r.Pending; p.deploys() {
@@ -299,6 +299,9 @@ func (e *Engine) firstBoot(ctx context.Context, r *Record, s situation) error {
 	p := r.Pending
 	p.Phase, p.BootID, p.Attempts = PhaseProve, s.BootID, p.Attempts+1
 	p.Deadline = s.Uptime + p.Timeout
+	if p.Road == RoadReboot {
+		p.Deployment = s.Booted
+	}
 	r.setState(Working, "proving "+p.Config, e.Now())
 	if err := errors.Join(fault("first boot"), e.store().save(r), fault("clock")); err != nil {
 		return err
@@ -308,6 +311,9 @@ func (e *Engine) firstBoot(ctx context.Context, r *Record, s situation) error {
 
 // complete rolls the journal of a booted deployment forward. Where this fails, the host goes back.
 func (e *Engine) complete(ctx context.Context, r *Record) error {
+	if r.Pending.Road == RoadReboot {
+		return e.writeBootEtc(ctx, &r.Pending.Revision)
+	}
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
 		return e.GoBack(ctx, r, err.Error(), true)
@@ -367,6 +373,9 @@ func (e *Engine) roll(journals ...*journal) error {
 // until the next update.
 func (e *Engine) Settle(r *Record) error {
 	p := r.Pending
+	if p.Road == RoadReboot {
+		return e.settleReboot(r)
+	}
 	if p.From != p.Deployment && r.Committed == nil {
 		// The machine's own first deployment has no configuration, but the host can go back to it.
 		r.Committed = &Revision{Deployment: p.From, Since: e.Now().UTC()}
@@ -392,6 +401,12 @@ func (e *Engine) Settle(r *Record) error {
 // that a cut at any point leads to the same end.
 func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine bool) error {
 	p := r.Pending
+	if stays, err := e.strands(ctx, p); err != nil || stays {
+		if err == nil {
+			err = e.unhealthy(r, why)
+		}
+		return err
+	}
 	p.Phase, p.Reason, p.Quarantine = PhaseUndo, why, quarantine
 	if p.filesBoot() {
 		p.BootID, p.Attempts = e.BootID, 0 // from here on the boots of the way back are counted
@@ -483,6 +498,9 @@ func (e *Engine) gone(ctx context.Context, id string) (bool, error) {
 // Disown forgets a pending update whose deployments are not the booted one, because another configuration is asked for.
 // It undoes the effects of the journal. The next update starts from the host as it is then.
 func (e *Engine) Disown(ctx context.Context, r *Record) error {
+	if r.Pending.Road == RoadReboot {
+		return e.WithdrawReboot(r, "something else changed the OS before the verdict")
+	}
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
 		return err
@@ -529,6 +547,9 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 	}
 	if err := e.recounted(p.Road, func() error { return e.defaultIs(ctx, p.From) }); err != nil {
 		return err
+	}
+	if p.Road == RoadReboot {
+		return e.tookBack(r, d.Why)
 	}
 	if d.Quarantine {
 		r.quarantine(p.Revision, d.Why, e.Now())

@@ -3,6 +3,7 @@
 package transaction
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -149,4 +151,21 @@ func Booting(p *Pending, s Sight) string {
 		return ""
 	}
 	return fmt.Sprintf("booted, and recovery has not run yet: %s", s.Recover)
+}
+
+// TryWriting does in a directory what an update does there, and leaves nothing. It does not wait for the disk: the boot
+// record was waited for in this very boot.
+func TryWriting(root *files.Root, dir string) error {
+	const name, other = files.StagePrefix + "try", files.StagePrefix + "tried"
+	err := root.MkdirAll(dir, 0o755)
+	for _, left := range []string{name, other} {
+		err = cmp.Or(err, root.Remove(path.Join(dir, left)))
+	}
+	if err == nil {
+		err = root.Stage(dir, name, files.Node{Type: files.Regular, Mode: 0o600, Data: []byte("tried\n")})
+	}
+	if err == nil {
+		err = root.Replace(dir, name, path.Join(dir, other))
+	}
+	return errors.Join(err, root.Remove(path.Join(dir, name)), root.Remove(path.Join(dir, other)))
 }

@@ -109,7 +109,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	defer func() { _ = hands.Close() }()
 	head.Hands, head.Senses, head.Verifier, head.Monitor, head.Deliverer = hands, hands, hands, hands, hands
-	head.Asker, head.Boot = hands, hands.Boot()
+	head.Asker, head.Rebooter, head.Boot = hands, hands, hands.Boot()
 	stop, err := serveMetrics(ctx, o.metrics, metrics.Handler(), log)
 	if err != nil {
 		return err

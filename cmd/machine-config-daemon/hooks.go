@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/host"
 )
 
@@ -67,7 +68,7 @@ func hooksFlag(cmd *cobra.Command, file *string) {
 }
 
 // readHooks returns the zero value where no file is given.
-func readHooks(path string) (doc host.HookDocument, err error) {
+func readHooks(path string) (doc hooks.Document, err error) {
 	if path == "" {
 		return doc, nil
 	}

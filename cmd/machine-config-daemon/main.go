@@ -126,7 +126,8 @@ configuration, 5 refused because another operation or manager is at work.`,
 	cli.Root(cmd, version)
 	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
 		repairCommand(), deliverCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand(),
-		hooksCommand(), beforeDrainCommand())
+		hooksCommand(), beforeDrainCommand(), rebootWantedCommand(),
+		rebootCommand())
 	cli.Examples(cmd, examples)
 	return cmd
 }
@@ -289,6 +290,9 @@ func applyCommand() *cobra.Command {
 		"make what the cluster says of the node part of the verdict; the agent in the cluster passes it")
 	cmd.Flags().StringVar(&a.Approved, "approved", "",
 		"the digest of the image, or the commit, that was approved: another OS is refused before anything is touched")
+	cmd.Flags().StringVar(&a.Order.ID, "order", "",
+		"the ordered reboot that the update's reboot carries out; the agent in the cluster passes it")
+	cmd.Flags().StringVar(&a.Order.Why, "order-why", "", "why that reboot was ordered")
 	hooksFlag(cmd, &hooks)
 	return cmd
 }

@@ -39,6 +39,7 @@ func TestWhatProgramsPrintIsAsItsSchemaSays(t *testing.T) {
 		{"HostStatus", "machine-config-daemon status"},
 		{"HostVerification", "machine-config-daemon verify --paths"},
 		{"HostHooks", "machine-config-daemon hooks"},
+		{"HostRebootWanted", "machine-config-daemon wants-reboot"},
 		{"TimelineEntry", "machine-config-controller simulate --nodes 3"},
 		{"Versions", "kubectl-refit version --client"},
 	} {

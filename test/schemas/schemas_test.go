@@ -35,6 +35,7 @@ var documents = map[string]reflect.Type{
 	"Check":            reflect.TypeFor[checkup.Document](),
 	"Diff":             reflect.TypeFor[refit.Difference](),
 	"Explanation":      reflect.TypeFor[refit.Explanation](),
+	"HostRebootWanted": reflect.TypeFor[hands.WantedDocument](),
 	"HostHooks":        reflect.TypeFor[hands.HooksDocument](),
 	"HostPlan":         reflect.TypeFor[hands.PlanDocument](),
 	"HostResult":       reflect.TypeFor[hands.ResultDocument](),

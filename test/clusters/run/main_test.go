@@ -160,7 +160,7 @@ func (n *node) start() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	log := zaptest.NewLogger(n.t, zaptest.WrapOptions(zap.Hooks(n.logs.line)), zaptest.Level(level()))
-	head := daemon.NewHead(daemon.HeadOptions{Node: n.name, Kube: client, Hands: n.host, Senses: n.host, Verifier: n.host, Monitor: n.host, Asker: n.host,
+	head := daemon.NewHead(daemon.HeadOptions{Node: n.name, Kube: client, Hands: n.host, Senses: n.host, Verifier: n.host, Monitor: n.host, Asker: n.host, Rebooter: n.host,
 		Drainer: &drain.Drainer{Client: client, Node: n.name}, Log: log})
 	n.stop, n.done = stop, make(chan struct{})
 	go func() {

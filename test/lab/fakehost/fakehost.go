@@ -20,6 +20,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
@@ -38,6 +39,8 @@ const (
 	Verify  = "verify"
 	Repair  = "repair"
 	Ask     = "before-drain"
+	Wanted  = "wants-reboot"
+	Reboot  = "reboot"
 	Pull    = "pull" // an OS, for a stage
 )
 
@@ -60,6 +63,8 @@ type Script struct {
 	Forced bool
 	// Pulling is what the host's status shows while the host stages.
 	Pulling *host.Pulling
+	// Wanted is why the host wants a reboot.
+	Wanted *api.RebootWanted
 	// OS is the digest of the OS that a stage brings to the disk; empty: the configurations have no OS.
 	OS string
 }
@@ -87,9 +92,11 @@ type Host struct {
 	unready                      bool   // the latest report is that the node is not ready
 	broken                       bool   // the node was not ready when the update began
 	taken                        string // why the node is not held, in the last report to an apply
+	rebooted                     *api.Rebooted
+	asIs, left                   bool // a reboot without a change; a reboot that is left to people
 	boots                        int
 	operation, staging           *operation
-	told                         host.HookDocument // in the latest Ask or Apply
+	told                         hooks.Document // in the latest Ask or Apply
 }
 
 // operation is a running apply or stage, no matter which caller waits for it.
@@ -205,6 +212,10 @@ func (h *Host) Status(ctx context.Context) (*host.Status, error) {
 func (h *Host) status() *host.Status {
 	s := &host.Status{State: h.state, Phase: string(h.phase), Reason: h.reason, OS: host.OSOstree, Staged: h.staged,
 		StagedOS: h.stagedOS, Quarantined: slices.Clone(h.quarantined)}
+	s.RebootWanted, s.Rebooted, s.NeedsReboot = h.script.Wanted, h.rebooted, h.left
+	if h.asIs {
+		s.Transaction = &transaction.Progress{Road: transaction.RoadReboot, Phase: h.phase}
+	}
 	s.Config.Committed, s.Config.Pending, s.Config.Previous = h.committed, h.pending, h.previous
 	if !h.since.IsZero() {
 		s.Since = h.since.Format(time.RFC3339)
@@ -372,7 +383,7 @@ func (h *Host) attach(r hands.Request) (*operation, error) {
 		return o, nil
 	}
 	h.counts[Apply]++
-	h.told = r.HookDocument
+	h.told = r.Document
 	o := &operation{config: r.Name, done: make(chan struct{})}
 	h.operation = o
 	go func() {
@@ -389,6 +400,9 @@ func (h *Host) attach(r hands.Request) (*operation, error) {
 }
 
 func (h *Host) apply(r hands.Request) (*host.Result, error) {
+	if h.bootsLeft(r) {
+		return &host.Result{Reboot: host.RebootStarted}, nil
+	}
 	if done, err := h.unfinished(r); done || err != nil {
 		return &host.Result{Reboot: host.RebootStarted}, err
 	}
@@ -432,9 +446,40 @@ func (h *Host) apply(r hands.Request) (*host.Result, error) {
 		h.settle(r.Name)
 		return &host.Result{Plan: p, Reboot: host.RebootNone}, nil
 	}
-	h.set(func() { h.phase = transaction.PhaseBoot })
+	h.set(func() { h.phase, h.left = transaction.PhaseBoot, r.NoReboot })
+	if r.NoReboot {
+		return &host.Result{Plan: p, Reboot: host.RebootNeeded}, nil
+	}
+	h.ordered(r)
 	go h.reboot(r.Name)
 	return &host.Result{Plan: p, Reboot: host.RebootStarted}, nil
+}
+
+// bootsLeft boots a committed configuration whose reboot was left to people, or withdraws it where another is asked for.
+func (h *Host) bootsLeft(r hands.Request) bool {
+	h.mu.Lock()
+	left, pending := h.left, h.pending
+	h.mu.Unlock()
+	switch {
+	case !left || pending == r.Name && r.NoReboot:
+		return false
+	case pending != r.Name:
+		h.set(func() { h.left, h.pending, h.phase, h.state = false, "", "", transaction.Done })
+		return false
+	}
+	h.set(func() { h.left = false })
+	h.ordered(r)
+	go h.reboot(r.Name)
+	return true
+}
+
+// ordered notes the order that the reboot of an update carries out.
+func (h *Host) ordered(r hands.Request) {
+	if r.Reboot != nil {
+		h.set(func() {
+			h.rebooted = &api.Rebooted{ID: r.Reboot.ID, Why: r.Reboot.Why, Begun: time.Now().UTC().Truncate(time.Second)}
+		})
+	}
 }
 
 // unfinished reports whether the reboot of an earlier apply of this configuration is still to come. Any other update
@@ -487,6 +532,11 @@ func (h *Host) settle(name string) {
 			h.previous = h.committed
 		}
 		h.committed, h.pending, h.phase, h.state, h.reason, h.since = name, "", "", transaction.Done, "", time.Now()
+		if o := h.rebooted; o != nil && o.Ended.IsZero() {
+			over := *o
+			over.Ended = time.Now().UTC().Truncate(time.Second)
+			h.rebooted = &over
+		}
 		h.staged, h.stagedOS = "", ""
 	})
 }
@@ -591,13 +641,48 @@ func (h *Host) Verify(ctx context.Context) (*host.Verification, error) {
 // Ask returns the answer of the hooks: the script's fault.
 func (h *Host) Ask(ctx context.Context, r hands.Request) error {
 	h.mu.Lock()
-	h.told = r.HookDocument
+	h.told = r.Document
 	h.mu.Unlock()
 	return h.do(ctx, Ask, r.Name)
 }
 
+// RebootWanted asks what the script says.
+func (h *Host) RebootWanted(ctx context.Context) error { return h.do(ctx, Wanted, "") }
+
+// Reboot reboots the host once. It continues when ctx ends.
+func (h *Host) Reboot(_ context.Context, r hands.Request) (*host.Result, error) {
+	h.mu.Lock()
+	over := h.rebooted != nil && h.rebooted.ID == r.Reboot.ID
+	if !over {
+		h.counts[Reboot]++
+		h.rebooted = &api.Rebooted{ID: r.Reboot.ID, Why: r.Reboot.Why, Begun: time.Now().UTC().Truncate(time.Second)}
+	}
+	h.mu.Unlock()
+	if over {
+		return &host.Result{Reboot: host.RebootNone}, nil
+	}
+	h.set(func() {
+		h.pending, h.phase, h.state, h.asIs = h.committed, transaction.PhaseBoot, transaction.Working, true
+	})
+	go func() {
+		h.down()
+		h.set(func() { h.phase = transaction.PhaseProve })
+		_ = wait(context.Background(), h.begin(Prove))
+		err := h.fault(Prove, h.Committed())
+		h.set(func() {
+			h.pending, h.phase, h.state, h.asIs, h.reason = "", "", transaction.Done, false, ""
+			o := *h.rebooted
+			if o.Ended = time.Now().UTC().Truncate(time.Second); err != nil {
+				h.state, h.reason, o.Failed = transaction.Degraded, err.Error(), err.Error()
+			}
+			h.rebooted = &o
+		})
+	}()
+	return &host.Result{Reboot: host.RebootStarted}, nil
+}
+
 // Told returns the hooks of the latest Ask or Apply.
-func (h *Host) Told() host.HookDocument {
+func (h *Host) Told() hooks.Document {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.told

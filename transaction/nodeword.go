@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package transaction
 
 import (
 	"encoding/json"
@@ -9,19 +9,20 @@ import (
 	"io/fs"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/noderefit/noderefit/files"
-	"github.com/noderefit/noderefit/transaction"
 )
 
 // nodeWordFile holds the API server's last report on the node, as the head wrote it. No boot inherits the file.
-const nodeWordFile = transaction.RunDir + "/node-ready"
+const nodeWordFile = RunDir + "/node-ready"
 
 // wordLasts is how long the head's report counts. The head repeats its report every few seconds while it reaches the
 // API server; a node becomes NotReady 40 seconds after its kubelet's last sign of life.
 const wordLasts = time.Minute
 
-// nodeWord is the API server's report on the node.
-type nodeWord struct {
+// NodeWord is the API server's report on the node.
+type NodeWord struct {
 	Ready bool      `json:"ready"`
 	Why   string    `json:"why"`
 	When  time.Time `json:"when"`
@@ -31,16 +32,16 @@ type nodeWord struct {
 	Heard  time.Duration `json:"heardNanoseconds,omitempty"`
 }
 
-// since returns nil for a report from before this boot, which began at booted: /run outlives a soft reboot. The API
+// Since returns nil for a report from before this boot, which began at booted: /run outlives a soft reboot. The API
 // server does not notice a soft reboot, so after one the kubelet's last sign of life must be newer than the boot. After
 // a full reboot the head has already compared the kernel's boot.
-func (w *nodeWord) since(booted time.Duration, soft bool) *nodeWord {
+func (w *NodeWord) Since(booted time.Duration, soft bool) *NodeWord {
 	if w == nil || w.Uptime < booted {
 		return nil
 	}
 	// The kubelet's time has whole seconds.
 	if soft && w.Ready && w.Heard != 0 && w.Heard+time.Second < booted {
-		return &nodeWord{Why: NotHeard, When: w.When, Uptime: w.Uptime}
+		return &NodeWord{Why: NotHeard, When: w.When, Uptime: w.Uptime}
 	}
 	return w
 }
@@ -49,7 +50,7 @@ func (w *nodeWord) since(booted time.Duration, soft bool) *nodeWord {
 const NotHeard = "the kubelet has not reported since the boot"
 
 // nodeHeldFile holds the head's last report on the hold of the node.
-const nodeHeldFile = transaction.RunDir + "/node-held"
+const nodeHeldFile = RunDir + "/node-held"
 
 // heldWord reports whether the node is as the drain left it: cordoned all the time, so that no pod came to the node.
 type heldWord struct {
@@ -59,8 +60,8 @@ type heldWord struct {
 	Uptime time.Duration `json:"uptimeNanoseconds"` // as in nodeWord
 }
 
-// errNotHeld is the reason why an update is not committed after its drain.
-var errNotHeld = errors.New("the node is to be drained again")
+// ErrNotHeld is the reason why an update is not committed after its drain.
+var ErrNotHeld = errors.New("the node is to be drained again")
 
 // judgeHold refuses to disrupt a node about which the head has just reported that it may have pods again. A missing
 // report is no reason to refuse: the node was drained before the update began. A head or an API server that is away
@@ -69,7 +70,7 @@ func judgeHold(word *heldWord, now time.Duration) error {
 	if word == nil || word.Held || now-word.Uptime > wordLasts {
 		return nil
 	}
-	return &Refused{Err: fmt.Errorf("%w: %s", errNotHeld, word.Why)}
+	return fmt.Errorf("%w: %s", ErrNotHeld, word.Why)
 }
 
 // ReportNodeHeld writes for an apply on the host whether the node is still as the drain left it. A report that the node
@@ -89,7 +90,7 @@ func ReportNodeHeld(root *files.Root, held bool, why string) error {
 // node's kubelet has last spoken to the API server; the zero time: not known. A report counts for a short time only
 // (wordLasts): the agent repeats the report while an update is under way.
 func ReportNodeReady(root *files.Root, ready bool, why string, heard time.Time) error {
-	word := nodeWord{Ready: ready, Why: why, When: time.Now().UTC(), Uptime: Uptime()}
+	word := NodeWord{Ready: ready, Why: why, When: time.Now().UTC(), Uptime: Uptime()}
 	if !heard.IsZero() {
 		word.Heard = word.Uptime - time.Since(heard)
 	}
@@ -103,20 +104,17 @@ func ReportNodeReady(root *files.Root, ready bool, why string, heard time.Time) 
 	return nil
 }
 
-// nodeHeld fails where a cluster asks for the update and its head has reported that the node is not held any more.
-func (h *Host) nodeHeld(cluster bool) error {
-	if !cluster {
-		return nil
-	}
+// NodeHeld returns an ErrNotHeld where the head has reported that the node is not held any more.
+func NodeHeld(root *files.Root, say func(phase, what string)) error {
 	var word *heldWord
-	data, err := h.root.ReadFile(nodeHeldFile)
+	data, err := root.ReadFile(nodeHeldFile)
 	if err == nil {
 		word = &heldWord{}
 		err = json.Unmarshal(data, word)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		// An unreadable report counts as no report.
-		h.say("hold", "reading the head's report about the hold on the node: "+err.Error())
+		say("hold", "reading the head's report about the hold on the node: "+err.Error())
 		word = nil
 	}
 	return judgeHold(word, Uptime())
@@ -125,10 +123,10 @@ func (h *Host) nodeHeld(cluster bool) error {
 // errNoWord is the reason why a verdict waits: the head does not run yet, or does not reach the API server.
 var errNoWord = errors.New("the head has not reported yet whether the node is ready")
 
-// judgeNode gives the cluster's part of the verdict. The API server's report counts. Without a report, as when the API
+// JudgeNode gives the cluster's part of the verdict. The API server's report counts. Without a report, as when the API
 // server itself is away, a healthy host must not roll back for that reason alone. Then, once patience is over, the
 // host's own network decides: it may be no worse than before the update.
-func judgeNode(word *nodeWord, now, patience time.Duration, before, after transaction.Network) error {
+func JudgeNode(word *NodeWord, now, patience time.Duration, before, after Network) error {
 	if word != nil && now-word.Uptime <= wordLasts {
 		if word.Ready {
 			return nil
@@ -151,27 +149,41 @@ func judgeNode(word *nodeWord, now, patience time.Duration, before, after transa
 	return nil
 }
 
-// nodeWord reads the head's report on the node, nil where there is no readable report.
-func (h *Host) nodeWord() *nodeWord {
-	data, err := h.root.ReadFile(nodeWordFile)
+// ReadNodeWord reads the head's report on the node, nil where there is no readable report.
+func ReadNodeWord(root *files.Root) *NodeWord {
+	data, err := root.ReadFile(nodeWordFile)
 	if err != nil {
 		return nil
 	}
-	w := &nodeWord{}
+	w := &NodeWord{}
 	if err := json.Unmarshal(data, w); err != nil {
 		return nil
 	}
 	return w
 }
 
-// network returns what the kernel shows of the host's network. A file that can't be read counts as empty.
-func (h *Host) network() transaction.Network {
+// WasReady reports whether the node counts as ready before an update: a node without a report does.
+func (w *NodeWord) WasReady(now time.Duration) bool {
+	return w == nil || w.Ready || now-w.Uptime > wordLasts
+}
+
+// ReadNetwork returns what the kernel shows of the host's network. A file that can't be read counts as empty.
+func ReadNetwork(root *files.Root) Network {
 	text := func(name string) string {
-		data, err := h.root.ReadFile(name)
+		data, err := root.ReadFile(name)
 		if err != nil {
 			return ""
 		}
 		return string(data)
 	}
-	return transaction.NetworkOf(text("/proc/net/route"), text("/proc/net/ipv6_route"), text("/proc/net/arp"))
+	return networkOf(text("/proc/net/route"), text("/proc/net/ipv6_route"), text("/proc/net/arp"))
+}
+
+// Uptime returns the time since the boot, with the time of a suspend. A clock that is set does not change it.
+func Uptime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0 // the kernel has had this clock since 2.6.39
+	}
+	return time.Duration(ts.Nano())
 }

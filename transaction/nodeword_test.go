@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package transaction
 
 import (
 	"cmp"
+	"errors"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/noderefit/noderefit/transaction"
 )
 
 func TestNodeIsJudgedByItsClusterOrElseByItsNetwork(t *testing.T) {
 	const now, patience = 5 * time.Minute, 5 * time.Minute
-	said := func(ready bool, ago time.Duration) *nodeWord {
-		return &nodeWord{Ready: ready, Why: "no network plugin", Uptime: now - ago}
+	said := func(ready bool, ago time.Duration) *NodeWord {
+		return &NodeWord{Ready: ready, Why: "no network plugin", Uptime: now - ago}
 	}
-	route := transaction.Network{Route: true}
-	answers := transaction.Network{Route: true, Answers: true}
-	silent := transaction.Network{Route: true, Silent: true}
-	var none transaction.Network
+	route := Network{Route: true}
+	answers := Network{Route: true, Answers: true}
+	silent := Network{Route: true, Silent: true}
+	var none Network
 	for _, c := range []struct {
 		what          string
-		word          *nodeWord
+		word          *NodeWord
 		early         time.Duration // before the end of patience
-		before, after transaction.Network
+		before, after Network
 		want          string // part of the refusal; "" for a pass
 	}{
 		{"ready", said(true, 0), time.Minute, route, route, ""},
@@ -43,11 +42,11 @@ func TestNodeIsJudgedByItsClusterOrElseByItsNetwork(t *testing.T) {
 		{"nothing, and nobody has asked the router", nil, 0, answers, route, ""},
 		{"nothing, and the router was silent before", nil, 0, silent, silent, ""},
 	} {
-		err := judgeNode(c.word, now-c.early, patience, c.before, c.after)
+		err := JudgeNode(c.word, now-c.early, patience, c.before, c.after)
 		if c.word != nil {
 			w := *c.word
 			w.Uptime -= c.early
-			err = judgeNode(&w, now-c.early, patience, c.before, c.after)
+			err = JudgeNode(&w, now-c.early, patience, c.before, c.after)
 		}
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.what, err)
@@ -60,22 +59,22 @@ func TestWordOfTheBootBeforeIsNone(t *testing.T) {
 	const booted = time.Hour
 	for _, c := range []struct {
 		what string
-		word *nodeWord
+		word *NodeWord
 		want string // the refusal; "yes", or "none" for no report at all
 		full string // the same for a boot of the kernel, where the answer differs
 	}{
 		{"nothing", nil, "none", ""},
-		{"said before", &nodeWord{Ready: true, Uptime: booted - 1}, "none", ""},
-		{"said since, of a kubelet from before", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, NotHeard, "yes"},
-		{"not ready, of a kubelet from before", &nodeWord{Why: "no", Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, "no", ""},
-		{"said since, of a kubelet in the second of the boot", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - time.Second/2}, "yes", ""},
-		{"said since, and nobody knows of when", &nodeWord{Ready: true, Uptime: booted}, "yes", ""},
-		{"said since, and the clock was set forward", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: -8760 * time.Hour},
+		{"said before", &NodeWord{Ready: true, Uptime: booted - 1}, "none", ""},
+		{"said since, of a kubelet from before", &NodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, NotHeard, "yes"},
+		{"not ready, of a kubelet from before", &NodeWord{Why: "no", Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, "no", ""},
+		{"said since, of a kubelet in the second of the boot", &NodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - time.Second/2}, "yes", ""},
+		{"said since, and nobody knows of when", &NodeWord{Ready: true, Uptime: booted}, "yes", ""},
+		{"said since, and the clock was set forward", &NodeWord{Ready: true, Uptime: booted + time.Minute, Heard: -8760 * time.Hour},
 			NotHeard, "yes"},
 	} {
 		for soft, want := range map[bool]string{true: c.want, false: cmp.Or(c.full, c.want)} {
 			got := "none"
-			if w := c.word.since(booted, soft); w != nil && w.Ready {
+			if w := c.word.Since(booted, soft); w != nil && w.Ready {
 				got = "yes"
 			} else if w != nil {
 				got = w.Why
@@ -83,6 +82,25 @@ func TestWordOfTheBootBeforeIsNone(t *testing.T) {
 			if got != want {
 				t.Errorf("%s, soft %t: %q, want %q", c.what, soft, got, want)
 			}
+		}
+	}
+}
+
+func TestOnlyAFreshWordThatTheNodeIsNotHeldCounts(t *testing.T) {
+	const now = time.Hour
+	for _, c := range []struct {
+		what string
+		word *heldWord
+		want bool // the apply is refused
+	}{
+		{"nothing was said", nil, false},
+		{"it is held", &heldWord{Held: true, Uptime: now}, false},
+		{"it is not", &heldWord{Why: "uncordoned", Uptime: now - wordLasts}, true},
+		{"it was not, and the head is away since", &heldWord{Why: "uncordoned", Uptime: now - wordLasts - 1}, false},
+	} {
+		err := judgeHold(c.word, now)
+		if errors.Is(err, ErrNotHeld) != c.want || err != nil && !strings.Contains(err.Error(), "uncordoned") {
+			t.Errorf("%s: %v", c.what, err)
 		}
 	}
 }

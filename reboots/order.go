@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reboots
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Leads returns the booted deployment, and the one to which a reboot leads; both are "" without deployments. It refuses
+// a reboot that can't be had. unable is why the host can't restart its userspace alone, nil where it can.
+func Leads(all []ostree.Deployment, withheld []transaction.Withheld, soft bool, unable error) (booted, next string,
+	err error) {
+	if soft && unable != nil {
+		return "", "", fmt.Errorf("a soft reboot was ordered, which this host can't do: %w", unable)
+	}
+	for _, d := range all {
+		if d.Booted {
+			booted, next = d.ID, d.ID
+		}
+	}
+	other := Next(all, func(ostree.Deployment) bool { return false })
+	if other == nil {
+		return booted, next, nil
+	}
+	if soft {
+		return "", "", fmt.Errorf("a soft reboot was ordered, and deployment %s waits for a full one", other.ID)
+	}
+	if w := withholds(withheld, api.RebootDeployment, other.Checksum); w != nil {
+		return "", "", fmt.Errorf("deployment %s would boot, which did not prove healthy on this host at %s: %s; take it "+
+			"away (rpm-ostree cleanup -p, ostree admin undeploy), or make another one the default", other.ID,
+			w.Since.Format(time.RFC3339), w.Why)
+	}
+	return booted, other.ID, nil
+}
+
+// Shown returns an ordered reboot as it is told, nil where none was ordered.
+func Shown(o *transaction.Rebooted) *api.Rebooted {
+	if o == nil {
+		return nil
+	}
+	return &api.Rebooted{ID: o.ID, Why: o.Why, Begun: o.Begun, Ended: o.Ended, Failed: o.Failed, TakenBack: o.TakenBack}
+}
+
+// AskHooks asks hooks in their order. The first one that wants a reboot is the answer, with the first line that it has
+// printed.
+func AskHooks(all []hooks.Hook, ask func(one hooks.Hook, hear func(line string)) error) (hook, said string, err error) {
+	for _, one := range all {
+		first := ""
+		err := ask(one, func(line string) {
+			if first == "" {
+				first = line
+			}
+		})
+		if err == nil {
+			return one.Name, first, nil
+		}
+		if !errors.As(err, new(*hooks.Error)) {
+			return "", "", err
+		}
+	}
+	return "", "", nil
+}

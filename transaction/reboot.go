@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/message"
+)
+
+// Rebooted is an ordered reboot, and what became of it.
+type Rebooted struct {
+	// ID names the order, "" for a person's on the host.
+	ID    string    `json:"id,omitempty"`
+	Why   string    `json:"why,omitempty"`
+	Begun time.Time `json:"begun"`
+	// Ended is when the verdict came. Failed is why the verdict was no, or why the order could not be carried out.
+	Ended     time.Time `json:"ended,omitzero"`
+	Failed    string    `json:"failed,omitempty"`
+	TakenBack bool      `json:"takenBack,omitempty"`
+	// Kernel is the newest kernel that was installed.
+	Kernel string `json:"kernel,omitempty"`
+	// Baseline, after a no, is for the next verdict. It is nil once the host was found healthy.
+	Baseline *Baseline `json:"baseline,omitempty"`
+}
+
+// Reboot is a boot without a change of the configuration.
+type Reboot struct {
+	Rebooted
+
+	// Booted is the deployment that runs, and Next the one that is known to boot next; both are "" without ostree.
+	Booted, Next string
+	Soft         bool
+	Timeout      time.Duration
+	Baseline     Baseline
+}
+
+// BadBoot is the error of a boot after which the host did not prove healthy.
+type BadBoot struct {
+	Err error
+	// Back means that the host goes back to the deployment before.
+	Back bool
+}
+
+func (e *BadBoot) Error() string {
+	return "the host did not prove healthy after its reboot: " + e.Err.Error()
+}
+func (e *BadBoot) Unwrap() error { return e.Err }
+
+// BeginReboot records that a reboot is about to begin. The next boot, of any deployment, is to be proved.
+func (e *Engine) BeginReboot(r *Record, o Reboot) error {
+	p := &Pending{Phase: PhaseBoot, Road: RoadReboot, From: o.Booted, BootID: e.BootID, MaxAttempts: maxAttempts,
+		Timeout: o.Timeout, Baseline: o.Baseline}
+	if r.Committed != nil {
+		p.Revision = *r.Committed
+	}
+	p.Revision.Deployment, p.Revision.Transaction = o.Next, "" // the journal stays that of the committed revision
+	if o.Soft {
+		p.SoftReboot = SoftStarted
+	}
+	o.Begun = e.Now().UTC().Truncate(time.Second)
+	r.Pending, r.Rebooted = p, &o.Rebooted
+	r.setState(Working, "rebooting: "+o.Why, e.Now())
+	return errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("reboot recorded"))
+}
+
+// RefuseReboot records that an order can't be carried out.
+func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
+	o.Begun = e.Now().UTC().Truncate(time.Second)
+	o.Ended, o.Failed = o.Begun, message.OneLine(why.Error())
+	r.Rebooted = &o
+	return errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r))
+}
+
+// WithdrawReboot forgets a reboot that has not come, or whose verdict is not needed any more.
+func (e *Engine) WithdrawReboot(r *Record, why string) error {
+	if o := r.Rebooted; o != nil {
+		o.Failed = why
+	}
+	r.Pending = nil
+	r.setState(Done, "", e.Now())
+	return e.store().save(r)
+}
+
+// decideReboot decides about an ordered reboot. Whichever deployment boots is the one that is proved.
+func decideReboot(p *Pending, s situation) Decision {
+	switch {
+	case p.Phase == PhaseBoot && (s.BootID == p.BootID || p.SoftReboot == "" && sameKernel(s.BootID, p.BootID)):
+		return Decision{Do: AwaitBoot, Why: "the ordered reboot is still to come"}
+	case p.Phase == PhaseBoot:
+		return Decision{Do: FirstBoot, Why: "first boot after the ordered reboot"}
+	case s.Booted != p.From && s.Booted != p.Deployment:
+		return Decision{Do: Foreign, Why: fmt.Sprintf("booted deployment %s is neither %s, from which the host was rebooted, "+
+			"nor %s; %s", s.Booted, p.From, p.Deployment, elsewhere)}
+	case p.Phase == PhaseUndo && s.Booted == p.Deployment:
+		return Decision{Do: GoBack, Why: p.Reason}
+	case p.Phase == PhaseUndo:
+		return Decision{Do: Returned, Why: p.Reason}
+	case s.Booted != p.Deployment:
+		return Decision{Do: Returned, Why: fmt.Sprintf("the machine booted %s again before %s was proved: "+
+			"the boot loader fell back or a person chose it", p.From, p.Deployment)}
+	case s.BootID != p.BootID && p.Attempts >= p.MaxAttempts:
+		return Decision{Do: GoBack, Why: fmt.Sprintf("the host was booted %d times and never proved healthy", p.Attempts)}
+	case s.BootID != p.BootID:
+		return Decision{Do: FirstBoot, Why: fmt.Sprintf("boot %d after the ordered reboot, which is not proved yet",
+			p.Attempts+1)}
+	case s.Uptime > p.Deadline:
+		return Decision{Do: GoBack, Why: fmt.Sprintf("the host did not prove healthy within %s after its reboot", p.Timeout)}
+	}
+	return Decision{Do: AwaitProof, Why: "the host is being proved after its reboot"}
+}
+
+// settleReboot ends an ordered reboot after which the host is healthy.
+func (e *Engine) settleReboot(r *Record) error {
+	p, o := r.Pending, r.Rebooted
+	if err := fault("settle"); err != nil {
+		return err
+	}
+	e.Say("settle", "the host is healthy after its reboot")
+	if c := r.Committed; c != nil {
+		c.Deployment, c.Unproved = p.Deployment, false
+	}
+	if release, err := e.Root.ReadFile("/proc/sys/kernel/osrelease"); err == nil && o != nil && p.SoftReboot == "" {
+		if runs := strings.TrimSpace(string(release)); o.Kernel != "" && runs != o.Kernel {
+			r.withhold(Withheld{Kind: "Kernel", Subject: o.Kernel, Why: "the reboot led to " + runs + " again"}, e.Now())
+		}
+	}
+	r.Pending = nil
+	r.setState(Done, "", e.Now())
+	return errors.Join(e.store().save(r), fault("settled"))
+}
+
+// withheldShown is how much is withheld at most: the oldest goes first.
+const withheldShown = 10
+
+func (r *Record) withhold(w Withheld, now time.Time) {
+	w.Since = now.UTC().Truncate(time.Second)
+	r.Withheld = slices.DeleteFunc(r.Withheld, func(o Withheld) bool { return o.Kind == w.Kind && o.Subject == w.Subject })
+	r.Withheld = append(r.Withheld, w)
+	r.Withheld = r.Withheld[max(0, len(r.Withheld)-withheldShown):]
+}
+
+// unhealthy keeps the host where it is after a no: there is no other deployment to go back to.
+func (e *Engine) unhealthy(r *Record, why string) error {
+	p := r.Pending
+	if c := r.Committed; c != nil {
+		c.Deployment = p.Deployment
+	}
+	if r.Rebooted == nil {
+		r.Rebooted = &Rebooted{Begun: e.Now().UTC().Truncate(time.Second)}
+	}
+	baseline := p.Baseline
+	r.Rebooted.Baseline, r.Pending = &baseline, nil
+	r.setState(Degraded, "the host is not healthy since its reboot, and has nothing to go back to: "+why, e.Now())
+	e.Say("prove", r.Reason)
+	return errors.Join(fault("unhealthy"), e.store().save(r))
+}
+
+// strands reports whether an ordered reboot has nothing to go back to.
+func (e *Engine) strands(ctx context.Context, p *Pending) (bool, error) {
+	if p.Road != RoadReboot || !p.deploys() {
+		return p.Road == RoadReboot, nil
+	}
+	return e.gone(ctx, p.From)
+}
+
+// tookBack ends an ordered reboot whose deployment was given up. That deployment belongs to another program, and stays.
+func (e *Engine) tookBack(r *Record, why string) error {
+	p := r.Pending
+	checksum := p.Deployment[strings.LastIndex(p.Deployment, "/")+1:]
+	checksum, _, _ = strings.Cut(checksum, ".")
+	r.withhold(Withheld{Kind: "Deployment", Subject: checksum, Why: why}, e.Now())
+	if o := r.Rebooted; o != nil {
+		o.Failed, o.TakenBack = why, true
+	}
+	r.Pending = nil
+	r.setState(Done, fmt.Sprintf("deployment %s did not prove healthy, and the host went back from it: %s", p.Deployment,
+		why), e.Now())
+	return errors.Join(fault("returned"), e.store().save(r), fault("rolled back"))
+}
+
+// ends notes the end of an ordered reboot, once nothing is pending.
+func (o *Rebooted) ends(state State, reason string, now time.Time) {
+	if o == nil || !o.Ended.IsZero() {
+		return
+	}
+	o.Ended = now.UTC().Truncate(time.Second)
+	if state != Done && o.Failed == "" {
+		o.Failed, o.TakenBack = reason, state == RolledBack
+	}
+}
+
+// JudgeBoot applies a verdict to a host that was not healthy after its reboot.
+func (e *Engine) JudgeBoot(r *Record, verdict error) error {
+	if verdict != nil {
+		r.setState(Degraded, fmt.Sprintf("the host is not healthy since its reboot: %v", verdict), e.Now())
+		return e.store().save(r)
+	}
+	r.Rebooted.Baseline = nil
+	r.setState(Done, "", e.Now())
+	return e.store().save(r)
+}
+
+// NeedsReboot reports whether an update is committed, and its reboot is left to people.
+func (p *Pending) NeedsReboot() bool { return p != nil && p.Phase == PhaseBoot && p.NoReboot }
+
+// LeaveReboot leaves the reboot of a committed update to people.
+func (e *Engine) LeaveReboot(r *Record) error {
+	p := r.Pending
+	if p == nil || p.NeedsReboot() || p.Phase != PhaseBoot {
+		return nil
+	}
+	p.NoReboot = true
+	r.setState(Working, needsReboot+p.Config+" is committed, and its reboot is left to people", e.Now())
+	return errors.Join(e.store().save(r), fault("left to people"))
+}
+
+// needsReboot begins the reason of a host whose reboot is left to people.
+const needsReboot = "NeedsReboot: "
+
+// TakeReboot records, right before the reboot of a committed update, the order that it carries out, where there is one.
+// Where the reboot was left to people until now, baseline is the state of the host now.
+func (e *Engine) TakeReboot(r *Record, order *Rebooted, baseline func() (Baseline, error)) error {
+	p := r.Pending
+	if p == nil || order == nil && !p.NoReboot {
+		return nil
+	}
+	if p.NoReboot {
+		now, err := baseline()
+		if err != nil {
+			return err
+		}
+		p.NoReboot, p.Baseline = false, now
+		r.setState(Working, p.waiting(), e.Now())
+	}
+	if order != nil {
+		o := *order
+		o.Begun = e.Now().UTC().Truncate(time.Second)
+		r.Rebooted = &o
+	}
+	return e.store().save(r)
+}
