@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// wanted returns what the host says of reboots, a line for each kind.
+func wanted(s *host.Status) string {
+	if s.RebootWanted == nil {
+		return ""
+	}
+	var out []string
+	for _, r := range s.RebootWanted.Reasons {
+		out = append(out, string(r.Kind)+" "+r.Message+" "+strings.Join(r.Packages, ","))
+	}
+	return strings.Join(out, "\n")
+}
+
+func status(ctx context.Context, t *testing.T, n *Node) *host.Status {
+	t.Helper()
+	s, err := n.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func run(ctx context.Context, t *testing.T, n *Node, exit int, args ...string) string {
+	t.Helper()
+	out, errs, got, err := n.Agent(ctx, args...)
+	if err != nil || got != exit && exit >= 0 {
+		t.Fatalf("%v: exit %d, %v\n%s%s", args, got, err, out, errs)
+	}
+	return out + errs
+}
+
+// ended waits for the end of the reboot of an order.
+func ended(ctx context.Context, t *testing.T, n *Node, id string, states ...transaction.State) *host.Status {
+	t.Helper()
+	s, err := n.WaitState(ctx, states...)
+	if err != nil || s.Rebooted == nil || s.Rebooted.ID != id || s.Rebooted.Ended.IsZero() {
+		t.Fatalf("%+v %v", s, err)
+	}
+	return s
+}
+
+func TestAHostOfPackagesSaysWhatWantsARebootAndIsProvedAfterIt(t *testing.T) {
+	ctx, n := startAs(t, plain, packages)
+	apply(ctx, t, n, mc("a", bootFile("a")))
+	settled(ctx, t, n, "a")
+	put(t, n, "/run/reboot-required", "*** System restart required ***\n", 0o644)
+	put(t, n, "/run/reboot-required.pkgs", "libc6\nlinux-base\nlibc6\n", 0o644)
+	hook(t, n, "/etc/noderefit/hooks/reboot-wanted.d/10-no", "#!/bin/sh\necho nothing\nexit 1\n")
+	hook(t, n, "/etc/noderefit/hooks/reboot-wanted.d/20-leak", "#!/bin/sh\ntest -e /run/leak || exit 1\necho memory is lost\necho more\n")
+	if got := wanted(status(ctx, t, n)); got != "Packages /run/reboot-required: System restart required libc6,linux-base" {
+		t.Errorf("%s", got)
+	}
+	put(t, n, "/run/leak", "", 0o644)
+	run(ctx, t, n, 0, "wants-reboot")
+	if got := wanted(status(ctx, t, n)); !strings.HasPrefix(got, "Hook /etc/noderefit/hooks/reboot-wanted.d/20-leak: memory is lost") {
+		t.Errorf("%s", got)
+	}
+	boots := n.Boots()
+	run(ctx, t, n, -1, "reboot", "--id=one", "--why=packages")
+	s := ended(ctx, t, n, "one", transaction.Done)
+	if s.Rebooted.Failed != "" || n.Boots() != boots+1 || wanted(s) != "" || s.Config.Committed != "a" {
+		t.Errorf("%+v %+v, %d boots, wanted %s", s, s.Rebooted, n.Boots()-boots, wanted(s))
+	}
+	run(ctx, t, n, 0, "reboot", "--id=one", "--why=packages") // it was carried out
+
+	put(t, n, "/etc/kubernetes/kubelet.conf", "fail", 0o644)
+	run(ctx, t, n, -1, "reboot", "--id=two", "--verdict-timeout=30s")
+	s = ended(ctx, t, n, "two", transaction.Degraded)
+	if !strings.Contains(s.Rebooted.Failed, "kubelet") || s.Rebooted.TakenBack || len(s.Quarantined) > 0 || n.Boots() != boots+2 {
+		t.Errorf("%+v %+v, %d boots", s, s.Rebooted, n.Boots()-boots)
+	}
+	if out, exit := shell(ctx, t, n, "rm /etc/kubernetes/kubelet.conf && systemctl reset-failed kubelet && systemctl restart kubelet"); exit != 0 {
+		t.Fatal(out)
+	}
+	apply(ctx, t, n, mc("a", bootFile("a")))
+	if s = status(ctx, t, n); s.State != transaction.Done || s.Rebooted.Failed == "" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestADeploymentOfAnotherProgramIsProvedAndTakenBack(t *testing.T) {
+	ctx, n := onA(t)
+	booted := func() string {
+		for _, d := range status(ctx, t, n).Deployments {
+			if d.Booted {
+				return d.ID
+			}
+		}
+		return ""
+	}
+	deploy := func(argument string) {
+		t.Helper()
+		if out, exit := shell(ctx, t, n, "ostree admin deploy --os=testos --karg="+argument+" "+lab.RefV1); exit != 0 {
+			t.Fatal(out)
+		}
+	}
+	before := booted()
+	deploy("theirs=1")
+	if got := wanted(status(ctx, t, n)); !strings.HasPrefix(got, string(api.RebootDeployment)+" deployment testos/") {
+		t.Errorf("%q", got)
+	}
+	run(ctx, t, n, -1, "reboot", "--id=one")
+	s := ended(ctx, t, n, "one", transaction.Done)
+	good := booted()
+	if good == before || s.Rebooted.Failed != "" || wanted(s) != "" {
+		t.Fatalf("%s, %+v, %+v", good, s, s.Rebooted)
+	}
+	verified(ctx, t, n)
+	put(t, n, "/etc/kubernetes/kubelet.conf", "fail", 0o644) // its /etc gets it, and the running one loses it again
+	deploy("theirs=2")
+	if out, exit := shell(ctx, t, n, "rm /etc/kubernetes/kubelet.conf"); exit != 0 {
+		t.Fatal(out)
+	}
+	boots := n.Boots()
+	run(ctx, t, n, -1, "reboot", "--id=two", "--verdict-timeout=40s")
+	s = ended(ctx, t, n, "two", transaction.Done)
+	if booted() != good || !s.Rebooted.TakenBack || len(s.RebootsWithheld) != 1 || n.Boots() != boots+2 {
+		t.Errorf("%s, %+v, %+v, %d boots", booted(), s, s.Rebooted, n.Boots()-boots)
+	}
+}
