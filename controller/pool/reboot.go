@@ -17,7 +17,8 @@ import (
 
 // chooseReboots finds the orders to reboot that nodes have from now on. It comes after configurations and trials. A
 // node takes one of the places of maxUnavailable from its order until the order is over. An order that was begun stays
-// until then. An order that was not begun goes when nothing asks for the reboot any more, or when the node may not begin.
+// until then. An order that was not begun goes when nothing asks for the reboot any more, or when the node may not
+// begin.
 func (c *chooser) chooseReboots() {
 	c.reboots = map[*progress.Node]*api.RebootOrder{}
 	r := c.pool.Rules.Reboots

@@ -169,7 +169,8 @@ func TestPeopleOrderReboots(t *testing.T) {
 	if l.stand("w-0").Rebooted.ID == first {
 		t.Error("w-0 did not reboot for the pool")
 	}
-	// An order that is taken back.
+	// An order that is taken back. Orders have seconds, and what is played reboots in less.
+	l.setClock(l.now().Add(2 * time.Minute))
 	l.mustPolicy("closed", `{"pools":["worker"],"reboots":"Never"}`)
 	l.inForce("closed")
 	l.refused("has reboots: Never", "reboot", "w-0", "--why", "no matter")
