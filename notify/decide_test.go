@@ -322,7 +322,7 @@ func TestAWaitThatDoesNotSaySinceWhenIsRememberedFromWhenItWasSeen(t *testing.T)
 		t.Errorf("told %q", got)
 	}
 	f.now = f.now.Add(8 * time.Minute)
-	if got, want := f.told(true), "Blocked NoDaemon a"; got != want {
+	if got, want := f.told(true), "Blocked NotTakenUp a"; got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
 }
