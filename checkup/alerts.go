@@ -40,6 +40,8 @@ var alerts = []alert{
 	{"NoderefitPoolStopped", 0, poolCondition(api.PoolQuarantined), ofPools},
 	{"NoderefitNodeDegraded", 10 * time.Minute, nodeStates(api.Degraded, api.Unreconcilable), ofNodes},
 	{"NoderefitRolloutStuck", 0, nil, nil},
+	{"NoderefitRebootFailed", time.Minute, rebootsFailed, ofNodes},
+	{"NoderefitRebootWanted", 7 * 24 * time.Hour, rebootsWanted, ofNodes},
 	{"NoderefitRolloutHeld", 10 * time.Minute, poolHeld, ofPools},
 	{"NoderefitNotificationsFail", 30 * time.Minute, notificationsFail,
 		func(f *facts) []error { return []error{f.policies.err} }},
@@ -136,6 +138,32 @@ func nodeStates(states ...api.State) func(f *facts) []alarm {
 		})
 		return out
 	}
+}
+
+func rebootsFailed(f *facts) (out []alarm) {
+	managed(f, func(n *corev1.Node, _ string) {
+		read := progress.ReadNode(n)
+		if why, since := read.RebootFailure(); !since.IsZero() {
+			out = append(out, alarm{"Node", "", n.Name, why, since})
+		}
+	})
+	return out
+}
+
+// rebootsWanted leaves out a committed configuration that waits for its reboot, as the alert does.
+func rebootsWanted(f *facts) (out []alarm) {
+	managed(f, func(n *corev1.Node, _ string) {
+		wanted := progress.ReadNode(n).RebootWanted
+		if wanted == nil {
+			return
+		}
+		for _, r := range wanted.Reasons {
+			if r.Kind != api.RebootConfiguration {
+				out = append(out, alarm{"Node", "", n.Name, "the host wants a reboot: " + r.Message, r.Since})
+			}
+		}
+	})
+	return out
 }
 
 func poolCondition(of mcfgv1.MachineConfigPoolConditionType) func(f *facts) []alarm {

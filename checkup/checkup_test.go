@@ -281,6 +281,15 @@ func TestAnInstallationIsJudged(t *testing.T) {
 		}, []string{"pools Failed", "alerts Warning"}, []string{"NoderefitObjectUnreadable"}},
 		{"a node that rolled back", func(f *facts) { f.nodes.is[0].Annotations[api.StateKey] = string(api.RolledBack) },
 			[]string{"alerts Warning"}, []string{"NoderefitNodeRolledBack would fire", "kubectl refit explain node/a"}},
+		{"a reboot that failed", func(f *facts) {
+			f.nodes.is[0].Annotations[api.RebootedKey] = api.Encode(api.Rebooted{ID: "1", Begun: now.Add(-time.Hour),
+				Ended: now.Add(-time.Hour / 2), Failed: "the kubelet is not healthy"})
+		}, []string{"alerts Warning"}, []string{"NoderefitRebootFailed would fire: the kubelet is not healthy"}},
+		{"a host that wants a reboot", func(f *facts) {
+			f.nodes.is[0].Annotations[api.RebootWantedKey] = api.Encode(api.RebootWanted{Reasons: []api.RebootReason{
+				{Kind: api.RebootConfiguration, Message: "b is committed", Since: now.Add(-30 * 24 * time.Hour)},
+				{Kind: api.RebootPackages, Message: "libc6 asks for it", Since: now.Add(-6 * 24 * time.Hour)}}})
+		}, []string{"alerts Note"}, []string{"NoderefitRebootWanted would fire in 24h0m0s: the host wants a reboot: libc6"}},
 		{"a pool that is held", func(f *facts) { poolIs(f, "Held", "GateFailed", "closed", time.Hour) },
 			[]string{"alerts Warning"}, []string{"NoderefitRolloutHeld would fire: closed"}},
 		{"a pool that waits for its window", func(f *facts) { poolIs(f, "Held", "OutsideWindow", "later", time.Hour) },

@@ -18,6 +18,8 @@ var examples = map[string]string{
   machine-config-daemon plan --desired worker.yaml --policy policy.yaml -o json
   machine-config-daemon plan --desired new.yaml --current old.yaml`,
 	"prove":   `  machine-config-daemon prove`,
+	"reboot": `  machine-config-daemon reboot --why firmware
+  machine-config-daemon reboot --soft`,
 	"recover": `  machine-config-daemon recover`,
 	"repair": `  machine-config-daemon repair
   machine-config-daemon repair --only "file /etc/chrony.conf"`,
@@ -30,5 +32,7 @@ var examples = map[string]string{
   machine-config-daemon status -o json`,
 	"verify": `  machine-config-daemon verify
   machine-config-daemon verify --config worker.yaml -o json`,
+	"wants-reboot": `  machine-config-daemon wants-reboot
+  machine-config-daemon wants-reboot -o json`,
 	"version": `  machine-config-daemon version`,
 }

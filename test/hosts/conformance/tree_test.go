@@ -327,6 +327,8 @@ type statusDoc struct {
 	OS     string
 	Road   string
 
+	Host, Promises string
+
 	Deployments []any
 	Transaction obj
 	Quarantined []any
