@@ -49,5 +49,5 @@ var (
 )
 
 // Verbs are all verbs.
-var Verbs = []Verb{StatusVerb, PlanVerb, VerifyVerb, RepairVerb, DeliverVerb, StageVerb, AskVerb, WantedVerb, RebootVerb,
-	ApplyVerb}
+var Verbs = []Verb{StatusVerb, PlanVerb, VerifyVerb, RepairVerb, DeliverVerb, StageVerb, AskVerb, WantedVerb,
+	RebootVerb, ApplyVerb}

@@ -489,8 +489,8 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	if is.Rebooting && !was.Rebooting {
 		say(corev1.EventTypeNormal, "Reboot", "Node will reboot into %s: %s", is.Desired, disruption(v.plan))
 	}
-	if drained := "drain-" + is.Desired; p == PhaseProve && !v.bootsAsIs() && after.Annotations[api.LastAppliedDrain] == drained &&
-		before.Annotations[api.LastAppliedDrain] != drained {
+	if drained := "drain-" + is.Desired; p == PhaseProve && !v.bootsAsIs() &&
+		after.Annotations[api.LastAppliedDrain] == drained && before.Annotations[api.LastAppliedDrain] != drained {
 		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before the agent could announce the reboot",
 			is.Desired)
 	}

@@ -101,8 +101,8 @@ func (v *situation) leftToPeople() bool {
 	return v.host.NeedsReboot && v.host.Config.Pending == v.node.Desired && v.node.Orders.ManualReboots && v.due() == nil
 }
 
-// followOrder makes the plan that of the orders: a reboot without a change, or an update whose reboot is left to people,
-// which disrupts nothing.
+// followOrder makes the plan that of the orders: a reboot without a change, or an update whose reboot is left to
+// people, which disrupts nothing.
 func (v *situation) followOrder() {
 	if v.host == nil {
 		return

@@ -184,8 +184,8 @@ func (h *Client) Status(ctx context.Context) (*host.Status, error) {
 }
 
 // look returns the marks of the files that a status depends on. These are the record, the deployments, the link to the
-// deployment that boots, a staged deployment, the record of the composed OS, and what wants a reboot. ostree touches the directory of the
-// deployments with every change.
+// deployment that boots, a staged deployment, the record of the composed OS, and what wants a reboot. ostree touches
+// the directory of the deployments with every change.
 func (h *Client) look() string {
 	var b strings.Builder
 	for _, name := range append([]string{transaction.RecordPath, host.StagedPath, "/boot/loader", "/ostree/deploy",
@@ -328,7 +328,8 @@ func (h *Client) Boot() string {
 	return strings.TrimSpace(string(id))
 }
 
-// NodeHeld reports to an apply on the host whether the node is still as the drain left it; see transaction.ReportNodeHeld.
+// NodeHeld reports to an apply on the host whether the node is still as the drain left it;
+// see transaction.ReportNodeHeld.
 func (h *Client) NodeHeld(_ context.Context, held bool, why string) error {
 	return transaction.ReportNodeHeld(h.root, held, why)
 }

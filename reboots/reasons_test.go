@@ -120,7 +120,7 @@ func TestWhatNeedsRestartingSays(t *testing.T) {
 		wants                  bool
 	}{
 		{"dnf 4", "Core libraries or services have been updated since boot-up:\n  * kernel\n  * systemd\n\n" +
-			"Reboot is required to fully utilize these updates.\nMore information: https://access.redhat.com/solutions/27943\n",
+			"Reboot is required to fully use these updates.\nMore information: https://access.redhat.com/solutions/27943\n",
 			"kernel systemd", true},
 		{"yum", "Core libraries or services have been updated:\n  kernel -> 3.10.0\n  glibc -> 2.17\n\n" +
 			"Reboot is required to ensure that your system benefits from these updates.\n", "kernel glibc", true},

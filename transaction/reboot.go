@@ -59,7 +59,7 @@ func (e *Engine) BeginReboot(r *Record, o Reboot) error {
 	if r.Committed != nil {
 		p.Revision = *r.Committed
 	}
-	p.Revision.Deployment, p.Revision.Transaction = o.Next, "" // the journal stays that of the committed revision
+	p.Deployment, p.Transaction = o.Next, "" // the journal stays that of the committed revision
 	if o.Soft {
 		p.SoftReboot = SoftStarted
 	}
@@ -95,8 +95,8 @@ func decideReboot(p *Pending, s situation) Decision {
 	case p.Phase == PhaseBoot:
 		return Decision{Do: FirstBoot, Why: "first boot after the ordered reboot"}
 	case s.Booted != p.From && s.Booted != p.Deployment:
-		return Decision{Do: Foreign, Why: fmt.Sprintf("booted deployment %s is neither %s, from which the host was rebooted, "+
-			"nor %s; %s", s.Booted, p.From, p.Deployment, elsewhere)}
+		return Decision{Do: Foreign, Why: fmt.Sprintf("booted deployment %s is neither %s, from which the host was "+
+			"rebooted, nor %s; %s", s.Booted, p.From, p.Deployment, elsewhere)}
 	case p.Phase == PhaseUndo && s.Booted == p.Deployment:
 		return Decision{Do: GoBack, Why: p.Reason}
 	case p.Phase == PhaseUndo:

@@ -57,14 +57,18 @@ func TestAHostOfPackagesSaysWhatWantsARebootAndIsProvedAfterIt(t *testing.T) {
 	ctx, n := startAs(t, plain, packages)
 	apply(ctx, t, n, mc("a", bootFile("a")))
 	settled(ctx, t, n, "a")
-	put(t, n, "/run/reboot-required", "*** System restart required ***\n", 0o644)
-	put(t, n, "/run/reboot-required.pkgs", "libc6\nlinux-base\nlibc6\n", 0o644)
+	if out, exit := shell(ctx, t, n, `echo '*** System restart required ***' >/run/reboot-required &&
+		printf 'libc6\nlinux-base\nlibc6\n' >/run/reboot-required.pkgs`); exit != 0 {
+		t.Fatal(out)
+	}
 	hook(t, n, "/etc/noderefit/hooks/reboot-wanted.d/10-no", "#!/bin/sh\necho nothing\nexit 1\n")
 	hook(t, n, "/etc/noderefit/hooks/reboot-wanted.d/20-leak", "#!/bin/sh\ntest -e /run/leak || exit 1\necho memory is lost\necho more\n")
 	if got := wanted(status(ctx, t, n)); got != "Packages /run/reboot-required: System restart required libc6,linux-base" {
 		t.Errorf("%s", got)
 	}
-	put(t, n, "/run/leak", "", 0o644)
+	if out, exit := shell(ctx, t, n, "touch /run/leak"); exit != 0 {
+		t.Fatal(out)
+	}
 	run(ctx, t, n, 0, "wants-reboot")
 	if got := wanted(status(ctx, t, n)); !strings.HasPrefix(got, "Hook /etc/noderefit/hooks/reboot-wanted.d/20-leak: memory is lost") {
 		t.Errorf("%s", got)

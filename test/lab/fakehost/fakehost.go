@@ -455,7 +455,7 @@ func (h *Host) apply(r hands.Request) (*host.Result, error) {
 	return &host.Result{Plan: p, Reboot: host.RebootStarted}, nil
 }
 
-// bootsLeft boots a committed configuration whose reboot was left to people, or withdraws it where another is asked for.
+// bootsLeft boots a committed configuration whose reboot was left to people, or withdraws it for another one.
 func (h *Host) bootsLeft(r hands.Request) bool {
 	h.mu.Lock()
 	left, pending := h.left, h.pending
