@@ -116,7 +116,7 @@ type OSStreamSource struct {
 	Versions *VersionsSource `json:"versions,omitempty"`
 	// fedoraCoreOS is a stream of Fedora CoreOS.
 	// +optional
-	FedoraCoreOS *FedoraCoreOSSource `json:"fedoraCoreOS,omitempty"`
+	FedoraCoreOS *FedoraCoreOSSource `json:"fedoraCoreOS,omitempty"` //nolint:tagliatelle // the name of the product
 	// cincinnati is an update graph whose payloads are images by digest.
 	// +optional
 	Cincinnati *CincinnatiSource `json:"cincinnati,omitempty"`

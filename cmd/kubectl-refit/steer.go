@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/cli"
-	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/output"
+	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/refit"
 )
 

@@ -17,7 +17,7 @@ var examples = map[string]string{
 	"plan": `  machine-config-daemon plan --desired worker.yaml
   machine-config-daemon plan --desired worker.yaml --policy policy.yaml -o json
   machine-config-daemon plan --desired new.yaml --current old.yaml`,
-	"prove":   `  machine-config-daemon prove`,
+	"prove": `  machine-config-daemon prove`,
 	"reboot": `  machine-config-daemon reboot --why firmware
   machine-config-daemon reboot --soft`,
 	"recover": `  machine-config-daemon recover`,

@@ -21,8 +21,8 @@ func rebootCommand() *cobra.Command {
 		Use:   "reboot [--why TEXT] [--soft]",
 		Short: "Reboot the host once, and have the boot proved as that of an update",
 		Long: `reboot runs the hooks that run before a drain, reboots the host, and has the boot proved: the same checks, the
-same deadline, the same baseline as after an update. Where the boot leads to a deployment that somebody else has staged or
-made the default, a no takes the host back to the deployment before, and that one is not booted again. Where there is
+same deadline, the same baseline as after an update. Where the boot leads to a deployment that somebody else has staged
+or made the default, a no takes the host back to the deployment before, and that one is not booted again. Where there is
 nothing to go back to, the host is Degraded and says why. A configuration that is committed and waits for its reboot is
 what boots. The command does not drain the node.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {

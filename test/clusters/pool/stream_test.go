@@ -72,6 +72,12 @@ func (o *origin) change(change func()) {
 	change()
 }
 
+// asked returns how often the controller has asked.
+func (o *origin) asked() (n int) {
+	o.change(func() { n = len(o.requests) })
+	return n
+}
+
 // repository is a repository of the registry.
 func (o *origin) repository() string { return strings.TrimPrefix(o.URL, "http://") + "/os" }
 
@@ -222,12 +228,13 @@ func TestATagIsFollowedFromItsPushToTheNodes(t *testing.T) {
 
 	// Nothing changes: one request an interval.
 	o.change(func() { o.requests = nil })
-	time.Sleep(22 * time.Second)
+	from := time.Now()
+	l.until("the registry is asked twice", func() bool { return o.asked() >= 2 })
 	o.change(func() {
-		if len(o.requests) < 1 || len(o.requests) > 3 || slices.ContainsFunc(o.requests, func(r string) bool {
+		if took := time.Since(from); took < 9*time.Second || slices.ContainsFunc(o.requests, func(r string) bool {
 			return !strings.HasPrefix(r, "HEAD /v2/os/manifests/stable")
 		}) {
-			t.Errorf("in two intervals the registry was asked %q", o.requests)
+			t.Errorf("in %s, with an interval of 10 s, the registry was asked %q", took, o.requests)
 		}
 		o.away = true
 	})
@@ -305,7 +312,8 @@ func TestAGraphThatWithdrawsAReleaseHoldsTheNodesThatHaveNotGone(t *testing.T) {
 		n := l.stand("s-1")
 		return n.Settled() && l.imageOf(n.Current) == graphImage("2")
 	})
-	time.Sleep(2 * time.Second)
+	asked := o.asked()
+	l.until("the graph is read twice more", func() bool { return o.asked() >= asked+2 })
 	if l.stand("s-2").Desired != at {
 		t.Error("a node goes to a release that was withdrawn")
 	}
