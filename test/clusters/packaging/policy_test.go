@@ -720,7 +720,8 @@ func eventuallyKnown(t *testing.T, who clients, namespace, name string) {
 // A controller tells by this list whether a silent node has answered: no account may write what is the other's word.
 func TestThePoliciesTellTheAgentsAnnotationsFromTheControllers(t *testing.T) {
 	key := regexp.MustCompile(`'((?:machineconfiguration\.openshift\.io|noderefit\.dev)/[A-Za-z-]*[A-Za-z])'`)
-	of := []string{api.ControlPlaneTopology, api.DesiredConfig, api.ArrivedKey, api.AwaitedKey, api.Lift, api.OrdersKey, api.TriedKey}
+	of := []string{api.ControlPlaneTopology, api.DesiredConfig, api.ArrivedKey, api.AwaitedKey, api.Lift, api.OrdersKey, api.RebootKey,
+		api.TriedKey}
 	people := []string{api.HoldKey, api.TrialKey} // the controller's list has what it may write, the agent's what it may not
 	for account, want := range map[string][]string{"daemon": slices.Sorted(slices.Values(slices.Concat(of, people))), "controller": of} {
 		file := root + "/packaging/kustomize/base/objects/policy-" + account + ".yaml"
