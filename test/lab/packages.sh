@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # packages.sh TREE: makes of the tree what a host of packages has: GRUB's settings and configuration, by GRUB's own
-# programs, and an empty database of RPMs. The files of /boot are kept below /usr, for the hosts that get them.
+# programs. The files of /boot are kept below /usr, for the hosts that get them.
 set -eu
 cd "$1"
 kv=6.12.0-lab
