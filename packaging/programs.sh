@@ -20,7 +20,8 @@ dir=$1
 shift
 
 # The program of the host is copied to every node and starts in every boot, so it is built for size: without inlining,
-# but for the project's own code and the runtime. This takes a tenth of its bytes.
+# but for the project's own code and the runtime. This takes a tenth of its bytes. The program speaks no HTTP, which a
+# library brings along: its second version is left out.
 small=(-gcflags='all=-l' -gcflags='github.com/noderefit/...=' -gcflags='runtime/...=')
 
 # tell says every few seconds how far a compilation is, and passes on what else the go command says.
@@ -49,7 +50,7 @@ compile() { # ARGUMENTS-OF-GO-BUILD...
 others=()
 for name in "$@"; do
 	if [[ $name == machine-config-daemon ]]; then
-		compile "${small[@]}" -ldflags "-s -w -X main.version=$version" -o "$dir/" "./cmd/$name"
+		TAGS="${TAGS:+$TAGS,}nethttpomithttp2" compile "${small[@]}" -ldflags "-s -w -X main.version=$version" -o "$dir/" "./cmd/$name"
 	else
 		others+=("./cmd/$name")
 	fi
