@@ -5,16 +5,10 @@ package packaging
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -153,24 +147,8 @@ func runServer(t *testing.T, c *cluster.Cluster, programs, pool string) string {
 // selfSigned puts a certificate of 127.0.0.1 and its key into a directory.
 func selfSigned(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: api.Server}, IsCA: true,
-		BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := errors.Join(os.WriteFile(dir+"/tls.crt", cert, 0o600), os.WriteFile(dir+"/tls.key",
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), 0o600)); err != nil {
+	cert, key := cluster.SelfSigned(t)
+	if err := errors.Join(os.WriteFile(dir+"/tls.crt", cert, 0o600), os.WriteFile(dir+"/tls.key", key, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()

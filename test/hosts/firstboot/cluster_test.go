@@ -119,7 +119,7 @@ func clusterServer(ctx context.Context, t *testing.T, f *fleet.Fleet) server {
 	if err := f.BootstrapToken(ctx, token); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	cert, key := certificate(t)
+	cert, key := cluster.SelfSigned(t)
 	dir := t.TempDir()
 	writeFile(t, dir+"/tls.crt", cert)
 	writeFile(t, dir+"/tls.key", key)

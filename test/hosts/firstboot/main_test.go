@@ -7,19 +7,12 @@ package firstboot
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -125,7 +118,7 @@ func serve(t *testing.T, name, spec string) server {
 	dir := t.TempDir()
 	pool := fmt.Sprintf(`{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfigPool",
 		"metadata":{"name":"worker"},"spec":{"configuration":{"name":%q}}}`, name)
-	cert, key := certificate(t)
+	cert, key := cluster.SelfSigned(t)
 	for path, text := range map[string]string{
 		"machine-pools/worker.yaml": pool, "machine-configs/a.yaml": document(name, spec), "tokens": token + "\n",
 		"tls.crt": string(cert), "tls.key": string(key),
@@ -195,28 +188,6 @@ func freePort(t *testing.T) int {
 	}
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).Port
-}
-
-// certificate is one of the address 127.0.0.1, its own authority.
-func certificate(t *testing.T) (cert, key []byte) {
-	t.Helper()
-	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "machine-config-server"},
-		IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, pair.Public(), pair)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(pair)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
 // pointer is the small config that a machine is started with: where the rest is, whom to believe, what to show.
