@@ -301,9 +301,9 @@ func (q *OSStreamQuarantined) AsQuarantine() Quarantine {
 
 // Conditions of an OSStream.
 const (
-	// StreamReady says whether the stream makes sense and its MachineConfigs are written.
+	// StreamReady is true while the stream makes sense and its MachineConfigs are written.
 	StreamReady = "Ready"
-	// StreamSource says whether the source answered when it was asked last.
+	// StreamSource is true while the source answers the controller's requests.
 	StreamSource = "SourceAvailable"
 )
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -61,6 +62,19 @@ type RebootReason struct {
 	Packages []string  `json:"packages,omitempty"`
 	More     int       `json:"more,omitempty"`
 	Since    time.Time `json:"since"`
+}
+
+// Text returns the message with the packages that asked, for people.
+func (r RebootReason) Text() string {
+	text := cmp.Or(r.Message, string(r.Kind))
+	if len(r.Packages) == 0 {
+		return text
+	}
+	text += " (" + strings.Join(r.Packages, ", ")
+	if r.More > 0 {
+		text += fmt.Sprintf(" and %d more", r.More)
+	}
+	return text + ")"
 }
 
 // RebootRequest is a person's order that a node, or each node of a pool, reboots once.
@@ -135,7 +149,7 @@ func rebootsOf(annotations map[string]string) (*RebootWanted, *RebootRequest, *R
 	return wanted.believed(), request, rebooted.believed(), errors.Join(wantedErr, requestErr, rebootedErr)
 }
 
-// RequestedReboot reads a person's order in the annotations of a Node or a pool. It is nil where nobody gave one.
+// RequestedReboot reads a person's order in the annotations of a Node or a pool. Without an order the result is nil.
 func RequestedReboot(annotations map[string]string) (*RebootRequest, error) {
 	r, err := Decode[*RebootRequest](annotations, RebootKey)
 	if err == nil && r != nil && (r.By == "" || r.Since.IsZero()) {

@@ -72,8 +72,8 @@ func (e entry) withArguments(args []string) string {
 // linuxCommand matches the command of GRUB that loads Linux: the image, and the arguments.
 var linuxCommand = regexp.MustCompile(`(?m)^[ \t]*linux(?:16|efi)?[ \t]+\S+(.*)$`)
 
-// grubLine returns the kernel arguments of the first entry of the host's own kernels in GRUB's configuration, nil where
-// there is none.
+// grubLine returns the kernel arguments of the first entry of the host's own kernels in GRUB's configuration. The
+// result is nil without such an entry.
 func grubLine(text string) []string {
 	if _, own, ok := strings.Cut(text, "### BEGIN /etc/grub.d/10_linux"); ok {
 		text = own

@@ -117,15 +117,7 @@ func (n *Node) rebootReasons() string {
 func reasonsText(reasons []api.RebootReason) string {
 	texts := make([]string, 0, len(reasons))
 	for _, r := range reasons {
-		text := cmp.Or(r.Message, string(r.Kind))
-		if len(r.Packages) > 0 {
-			text += " (" + strings.Join(r.Packages, ", ")
-			if r.More > 0 {
-				text += fmt.Sprintf(" and %d more", r.More)
-			}
-			text += ")"
-		}
-		texts = append(texts, text)
+		texts = append(texts, r.Text())
 	}
 	return strings.Join(texts, "; ")
 }

@@ -173,8 +173,8 @@ func Next(all []ostree.Deployment, ours func(ostree.Deployment) bool) *ostree.De
 	return &all[at]
 }
 
-// newest returns the newest installed kernel of the running one's flavour that is newer than the running one, nil where
-// there is none.
+// newest returns the newest installed kernel of the running one's flavour. The result is nil if no kernel is newer than
+// the running one.
 func newest(running string, kernels []Kernel) *Kernel {
 	var found *Kernel
 	if running == "" {
@@ -310,15 +310,7 @@ func (a *Answer) WriteText(w io.Writer) error {
 func (a *Answer) Lines() []string {
 	var out []string
 	for _, r := range a.Reasons {
-		text := fmt.Sprintf("%s since %s: %s", r.Kind, r.Since.Format(time.RFC3339), r.Message)
-		if len(r.Packages) > 0 {
-			text += " (" + strings.Join(r.Packages, ", ")
-			if r.More > 0 {
-				text += fmt.Sprintf(", and %d more", r.More)
-			}
-			text += ")"
-		}
-		out = append(out, text)
+		out = append(out, fmt.Sprintf("%s since %s: %s", r.Kind, r.Since.Format(time.RFC3339), r.Text()))
 	}
 	for _, h := range a.Withheld {
 		out = append(out, fmt.Sprintf("Not counted since %s: %s %s: %s", h.Since.Format(time.RFC3339),

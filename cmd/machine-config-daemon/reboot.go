@@ -20,11 +20,11 @@ func rebootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reboot [--why TEXT] [--soft]",
 		Short: "Reboot the host once, and have the boot proved as that of an update",
-		Long: `reboot runs the hooks that run before a drain, reboots the host, and has the boot proved: the same checks, the
-same deadline, the same baseline as after an update. Where the boot leads to a deployment that somebody else has staged
-or made the default, a no takes the host back to the deployment before, and that one is not booted again. Where there is
-nothing to go back to, the host is Degraded and says why. A configuration that is committed and waits for its reboot is
-what boots. The command does not drain the node.`,
+		Long: `reboot runs the hooks that run before a drain, and reboots the host. The boot has a verdict, with the checks,
+the deadline and the baseline of an update. The boot may lead to a deployment that another program has staged or made
+the default. A no then takes the host back to the deployment before, and the host does not boot the bad one again. Without a
+deployment to go back to, the host is Degraded and names the reason. A committed configuration that waits for its reboot
+boots with this command. The command does not drain the node.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := checkTimeout(host.RebootOptions{Timeout: order.Timeout}); err != nil {
 				return err
@@ -56,8 +56,8 @@ func rebootWantedCommand() *cobra.Command {
 		Use:   "wants-reboot",
 		Short: "Ask everything that may want a reboot of the host: packages, kernels, deployments, hooks",
 		Long: `wants-reboot looks for /run/reboot-required, for a newer kernel than the running one, and for a deployment that
-somebody else staged or made the default. It asks needs-restarting -r, where the host has it, and the hooks in
-reboot-wanted.d. status shows what they said until they are asked again. The command reboots nothing.`,
+another program has staged or made the default. The command runs needs-restarting -r, where the host has that program,
+and the hooks in reboot-wanted.d. status shows the answers until the command runs again. The command reboots nothing.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := o.look()
 			if err != nil {

@@ -107,7 +107,7 @@ func TestWhatTheControllersRefuseIsAnErrorByDocumentObjectAndField(t *testing.T)
 			"KubeletConfig/k (f.yaml, document 3): spec.logLevel", true},
 		"a setting of a runtime": {runtime("r", "{logLevel: loud}"),
 			"ContainerRuntimeConfig/r (f.yaml, document 3): spec.containerRuntimeConfig.logLevel", false},
-		"a mirror that is none": {mirror("quay.io", "'https://m'"), "ImageDigestMirrorSet/m (f.yaml, document 3): spec.imageDigestMirrors[0]",
+		"a mirror with a scheme": {mirror("quay.io", "'https://m'"), "ImageDigestMirrorSet/m (f.yaml, document 3): spec.imageDigestMirrors[0]",
 			true},
 		"a name that is taken": {config("99-worker-generated-kubelet", "worker", "/etc/x", "x") +
 			kubelet("k", "worker", "kubeletConfig: {maxPods: 1}"), "MachineConfig/99-worker-generated-kubelet is there", false},
