@@ -22,9 +22,9 @@ func rebootCommand() *cobra.Command {
 		Short: "Reboot the host once, and have the boot proved as that of an update",
 		Long: `reboot runs the hooks that run before a drain, and reboots the host. The boot has a verdict, with the checks,
 the deadline and the baseline of an update. The boot may lead to a deployment that another program has staged or made
-the default. A no then takes the host back to the deployment before, and the host does not boot the bad one again. Without a
-deployment to go back to, the host is Degraded and names the reason. A committed configuration that waits for its reboot
-boots with this command. The command does not drain the node.`,
+the default. A no then takes the host back to the deployment before, and the host does not boot the bad one again.
+Without a deployment to go back to, the host is Degraded and names the reason. A committed configuration that waits for
+its reboot boots with this command. The command does not drain the node.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := checkTimeout(host.RebootOptions{Timeout: order.Timeout}); err != nil {
 				return err
