@@ -392,11 +392,11 @@ type mark struct {
 	at   int
 }
 
-// in is the mark that a request belongs to.
+// in returns the mark that a request belongs to: the last one that was passed before the request.
 func (r road) in(request int) string {
 	name := ""
 	for _, m := range r.marks {
-		if m.at <= request {
+		if m.at < request {
 			name = m.name
 		}
 	}
