@@ -86,8 +86,8 @@ func (h *Host) furnishLoader(entry Entry, machineID string) error {
 			return err
 		}
 		release = regexp.MustCompile(`(?m)^ID=.*$`).ReplaceAll(release, []byte("ID=testos\nID_LIKE=\"rhel fedora\""))
-		return errors.Join(os.RemoveAll(filepath.Join(etc, "default/grub.d")),
-			os.RemoveAll(filepath.Join(etc, "default/grub")), os.RemoveAll(filepath.Join(etc, "os-release")),
+		return errors.Join(RemoveTree(filepath.Join(etc, "default/grub.d")),
+			RemoveTree(filepath.Join(etc, "default/grub")), RemoveTree(filepath.Join(etc, "os-release")),
 			os.WriteFile(filepath.Join(etc, "os-release"), release, 0o644),
 			os.MkdirAll(filepath.Join(etc, "kernel"), 0o755),
 			os.WriteFile(filepath.Join(etc, "kernel/install.conf"), []byte("layout=bls\nBOOT_ROOT=/boot\n"), 0o644),

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+
+	"github.com/noderefit/noderefit/test/lab"
 )
 
 // etcdData is the directory in which etcd keeps its data.
@@ -29,7 +31,7 @@ func (c *Cluster) Backup(ctx context.Context, dir string) error {
 func (c *Cluster) Restore(ctx context.Context, dir string) error {
 	c.StopAPI()
 	c.etcd.Kill()
-	if err := os.RemoveAll(c.path(etcdData)); err != nil {
+	if err := lab.RemoveTree(c.path(etcdData)); err != nil {
 		return err
 	}
 	if err := os.CopyFS(c.path(etcdData), os.DirFS(dir)); err != nil {
