@@ -69,6 +69,9 @@ type Input struct {
 	Now               time.Time
 }
 
+// MostSkipped is how many releases a Choice explains. An explanation goes through the whole graph.
+const MostSkipped = 20
+
 // Skipped is a release that was not chosen, and why.
 type Skipped struct {
 	Version string
@@ -82,7 +85,7 @@ type Choice struct {
 	Take *Taken
 	// Back reports whether Take is what the pool had before.
 	Back bool
-	// Skipped are the releases that are newer than Take, the newest first.
+	// Skipped are the releases that are newer than Take, the newest first, MostSkipped at most.
 	Skipped []Skipped
 	// Withheld is why nodes that have not gone to Take stay where they are.
 	Withheld string
@@ -109,7 +112,7 @@ func Choose(in Input) Choice {
 			c.choice.Take = &Taken{r.Version, image}
 			return c.choice
 		}
-		c.choice.Skipped = append(c.choice.Skipped, Skipped{r.Version, reason, message})
+		c.skip(r.Version, reason, message)
 	}
 	if in.Current == nil {
 		return c.choice
@@ -123,11 +126,17 @@ type chooser struct {
 	choice Choice
 }
 
+func (c *chooser) skip(version string, reason Reason, message string) {
+	if len(c.choice.Skipped) < MostSkipped {
+		c.choice.Skipped = append(c.choice.Skipped, Skipped{version, reason, message})
+	}
+}
+
 // older reports whether a release is no newer than the pool's, which the source no longer has.
 func (c *chooser) older(r *Release) bool {
-	have, known := numbers(c.Current.Version)
-	is, both := numbers(r.Version)
-	return known && both && !c.Offer.Latest && slices.Compare(is, have) <= 0
+	_, known := numbers(c.Current.Version)
+	_, both := numbers(r.Version)
+	return known && both && !c.Offer.Latest && Compare(r.Version, c.Current.Version) <= 0
 }
 
 // keep finds out whether the pool keeps the release that it has.
@@ -146,7 +155,7 @@ func (c *chooser) keep(at int) {
 	switch {
 	case gone == 0:
 		c.choice.Take, c.choice.Back = c.Previous, true
-		c.choice.Skipped = append(c.choice.Skipped, Skipped{c.Current.Version, reason, message})
+		c.skip(c.Current.Version, reason, message)
 	case gone < len(c.Nodes):
 		c.choice.Withheld = message
 	}
@@ -300,6 +309,8 @@ func (c *chooser) way(r *Release) (Reason, string) {
 		case n.Version == "":
 			return UnknownVersion, fmt.Sprintf("the graph does not have what node %s runs: approve %s, and the pool goes there "+
 				"all the same", n.Name, r.Version)
+		case len(c.choice.Skipped) == MostSkipped:
+			return NoEdge, "" // nobody is told of it
 		default:
 			return c.detour(edges, n, r)
 		}

@@ -114,6 +114,10 @@ func TestWhichReleaseAPoolTakes(t *testing.T) {
 		{"the one after a withdrawn one", Input{Offer: line("1", "2", "3").with(func(o *Offer) {
 			o.Releases = slices.Delete(o.Releases, 1, 2)
 		}), Current: two, Previous: one}, "3"},
+		{"the release after a candidate that was withdrawn", Input{Offer: line("1.0.0", "2.0.0"),
+			Current: &Taken{"2.0.0-rc.1", image(9)}, Previous: one}, "2.0.0"},
+		{"no candidate of what was withdrawn", Input{Offer: line("1.0.0", "2.0.0-rc.1"),
+			Current: &Taken{"2.0.0", image(9)}, Nodes: []Node{at("", 9)}}, "2.0.0"},
 		{"by an update of the graph", Input{Offer: line("1", "2").linked("1>2"), Nodes: []Node{at("1", 1)}}, "2"},
 		{"not without one", Input{Offer: line("1", "2", "3").linked("1>2"), Nodes: []Node{at("1", 1)}}, "2 3:NoEdge"},
 		{"a barrier first", Input{Offer: line("1", "2", "3").linked("1>2", "2>3").with(func(o *Offer) {
@@ -153,6 +157,19 @@ func TestWhichReleaseAPoolTakes(t *testing.T) {
 		if got := said(Choose(c.in)); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
+	}
+}
+
+func TestAChoiceExplainsTheNewestReleases(t *testing.T) {
+	t.Parallel()
+	var all []string
+	for i := range 3 * MostSkipped {
+		all = append(all, fmt.Sprint(i+1))
+	}
+	o := line(all...).linked("1>2", "2>3")
+	c := Choose(Input{Offer: o, Nodes: []Node{at("1", 1)}})
+	if len(c.Skipped) != MostSkipped || c.Skipped[0].Version != all[len(all)-1] || c.Take == nil || c.Take.Version != "2" {
+		t.Errorf("%+v %+v", c.Take, c.Skipped)
 	}
 }
 
@@ -263,10 +280,30 @@ func TestAGraphThatMakesNoSenseIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		`[]`, `{"nodes":[{"version":"1"}],"edges":[[0,1]]}`, `{"nodes":[{"version":"1"}],"edges":[[-1,0]]}`,
-		`{"nodes":[{"version":"1"},{"version":"1"}]}`, `{"nodes":[{}]}`,
+		`{"nodes":[{"version":"1"},{"version":"1"}]}`, `{"nodes":[{}]}`, `{"nodes":[{"version":"1\u001b[2J"}]}`,
+		`{"nodes":[{"version":"` + strings.Repeat("1", 129) + `"}]}`,
 	} {
 		if o, err := ParseGraph(Any, []byte(text), nil); err == nil {
 			t.Errorf("%s: %+v", text, o)
+		}
+	}
+}
+
+func TestAPayloadIsARegistrysImageAndNothingElse(t *testing.T) {
+	t.Parallel()
+	digest := "@" + Digest(image(1))
+	for payload, good := range map[string]bool{
+		"quay.io/fedora/fedora-coreos" + digest: true, "r.example:5000/a/b__c/d-e.f" + digest: true,
+		"ostree-unverified-registry:r.example/os" + digest: false, "ostree-unverified-image:docker://r.example/os" + digest: false,
+		"dir:/var/os" + digest: false, "r.example/os:stable" + digest: false, "r.example/os\n" + digest: false, "os" + digest: false,
+		"r.example/" + strings.Repeat("a", 500) + digest: false, "r.example/os:stable": false,
+	} {
+		o, err := ParseGraph(Any, fmt.Appendf(nil, `{"nodes":[{"version":"1","payload":%q}]}`, payload), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := o.Releases[0]; (r.Images[Any] == payload) != good || (r.Problem == "") != good {
+			t.Errorf("%s: %+v", payload, r)
 		}
 	}
 }

@@ -32,10 +32,11 @@ const (
 	metaValue         = "org.fedoraproject.coreos.updates.start_value"
 )
 
-// The limits of what is believed of a graph.
+// The limits of what is believed of a graph. Those of Fedora CoreOS and of OpenShift have a few hundred releases.
 const (
-	mostReleases = 10000
-	mostEdges    = 1000000
+	mostReleases = 2000
+	mostEdges    = 100000
+	mostPayload  = 512 // bytes
 )
 
 // graph is the document of a Cincinnati server.
@@ -49,7 +50,11 @@ type graph struct {
 }
 
 var (
-	payloadPattern = regexp.MustCompile(`^[^\s@]+/[^\s@]+@sha256:[0-9a-f]{64}$`)
+	// payloadPattern matches a registry's image by digest, as osImageURL has it. A payload with a scheme in front, such as
+	// ostree-unverified-registry:, would choose how hosts verify signatures.
+	payloadPattern = regexp.MustCompile(`^[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9][a-z0-9._-]*)+@sha256:[0-9a-f]{64}$`)
+	// versionPattern matches what is printed, and written into annotations, of a source's versions.
+	versionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+~^:-]{0,127}$`)
 	// datedPattern matches a version of Fedora CoreOS, which has a date.
 	datedPattern = regexp.MustCompile(`^[0-9]+\.([0-9]{8})\.[0-9]+\.[0-9]+$`)
 )
@@ -68,8 +73,8 @@ func ParseGraph(arch string, data []byte, index *release.Index) (*Offer, error) 
 	out := &Offer{Edges: map[string]map[string][]string{arch: {}}}
 	ages := map[string]int{}
 	for _, n := range g.Nodes {
-		if n.Version == "" || ages[n.Version] != 0 {
-			return nil, fmt.Errorf("reading the update graph: a release has no version, or %q is there twice", n.Version)
+		if !IsVersion(n.Version) || ages[n.Version] != 0 {
+			return nil, fmt.Errorf("reading the update graph: %.100q is no version, or is there twice", n.Version)
 		}
 		age, err := strconv.Atoi(n.Metadata[metaAge])
 		if err != nil || age < 0 {
@@ -98,8 +103,11 @@ func ParseGraph(arch string, data []byte, index *release.Index) (*Offer, error) 
 	return out, nil
 }
 
+// IsVersion reports whether a text can be the version of a release: letters, digits and ._+~^:-, 128 at most.
+func IsVersion(text string) bool { return versionPattern.MatchString(text) }
+
 func fromPayload(payload string) string {
-	if payloadPattern.MatchString(payload) {
+	if len(payload) <= mostPayload && payloadPattern.MatchString(payload) {
 		return payload
 	}
 	return ""

@@ -239,7 +239,7 @@ func annotations(mc *mcfgv1.MachineConfig) map[string]string {
 func (o *outcome) apply(c releases.Choice, now time.Time) {
 	e := &o.entry
 	e.Skipped = nil
-	for _, skipped := range c.Skipped[:min(len(c.Skipped), mostListed)] {
+	for _, skipped := range c.Skipped {
 		e.Skipped = append(e.Skipped, api.OSStreamSkipped{
 			Version: skipped.Version, Reason: string(skipped.Reason), Message: api.ShortReason(skipped.Message),
 		})
