@@ -14,17 +14,30 @@ import (
 const (
 	// largest is the largest answer that is read. Update graphs have less than a megabyte.
 	largest = 16 << 20
-	// mostKept is how many answers are kept. A stream asks the same few questions again and again.
-	mostKept = 512
+	// mostRead is how much is read of all answers to one question: a list of tags may have pages without an end.
+	mostRead = 64 << 20
+	// mostKept is how much is kept of answers. A stream asks the same few questions again and again.
+	mostKept = 32 << 20
+	// perAnswer is what a kept answer takes besides its body: http.Transport reads headers of up to this size.
+	perAnswer = 64 << 10
 )
 
 // conditional is a transport that asks whether an answer has changed. It keeps each answer that has an ETag, sends the
 // ETag along with the same question, and gives the kept answer where the server says that nothing has changed. Answers
-// are bounded.
+// are bounded. A server can't lead a question that began with TLS to a place without.
 type conditional struct {
 	next http.RoundTripper
 	mu   sync.Mutex
 	kept map[string]*answer
+	// size is that of all kept answers, read that of all answers to the present question.
+	size, read int
+}
+
+// begin begins a question.
+func (c *conditional) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read = 0
 }
 
 type answer struct {
@@ -35,6 +48,9 @@ type answer struct {
 
 // RoundTrip implements http.RoundTripper.
 func (c *conditional) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Response != nil && r.Response.Request.URL.Scheme == "https" && r.URL.Scheme != "https" {
+		return nil, fmt.Errorf("%s redirects to %s://%s, which has no TLS", r.Response.Request.URL.Host, r.URL.Scheme, r.URL.Host)
+	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return c.next.RoundTrip(r)
 	}
@@ -73,17 +89,24 @@ func (c *conditional) keep(key string, response *http.Response) (*http.Response,
 	if len(body) > largest {
 		return nil, fmt.Errorf("the answer is larger than %d bytes", largest)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.read += len(body); c.read > mostRead {
+		return nil, fmt.Errorf("the answers to one question are larger than %d bytes", mostRead)
+	}
 	response.Body = io.NopCloser(bytes.NewReader(body))
 	etag := response.Header.Get("ETag")
 	if response.StatusCode != http.StatusOK || etag == "" {
 		return response, nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.kept) >= mostKept {
-		c.kept = map[string]*answer{}
+	size := len(body) + perAnswer
+	if was := c.kept[key]; was != nil {
+		c.size -= len(was.body) + perAnswer
 	}
-	c.kept[key] = &answer{etag, maps.Clone(response.Header), body}
+	if c.size+size > mostKept {
+		c.kept, c.size = map[string]*answer{}, 0
+	}
+	c.kept[key], c.size = &answer{etag, maps.Clone(response.Header), body}, c.size+size
 	return response, nil
 }
 

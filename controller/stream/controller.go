@@ -115,7 +115,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		}
 		known[s.Name] = a
 		streams[i] = &followed{OSStream: s}
-		q := question{source: &s.Spec.Source, arches: w.arches(s), mirrors: mirrors}
+		q := question{source: &s.Spec.Source, arches: w.arches(s), mirrors: mirrors, listed: s.Status.Releases}
 		wg.Go(func() {
 			r.ask(ctx, s, a, q, w.now)
 			streams[i].offer, streams[i].away = a.offer, a.away
@@ -149,7 +149,6 @@ func (r *reconciler) ask(ctx context.Context, s *api.OSStream, a *asked, q quest
 		a.next = now.Add(min(every, retryFrom<<min(a.failures, 10)))
 		a.failures++
 		logf.FromContext(ctx).Info("the source does not answer", "stream", s.Name, "error", err.Error(), "again", a.next)
-		a.fetcher.registry.puller = nil // it remembers a registry that was away
 		return
 	}
 	a.offer, a.away, a.failures, a.next = offer, nil, 0, now.Add(every)

@@ -39,18 +39,20 @@ type question struct {
 	mirrors []registries.Source
 	// secret is the document of a pull secret, nil for none.
 	secret []byte
+	// listed are the releases that the status has: what a tag named, for a controller that has just started.
+	listed []api.OSStreamRelease
 }
 
 // fetcher asks one source. It keeps what the source said, so that the same answer costs little.
 type fetcher struct {
-	transport http.RoundTripper
+	transport *conditional
 	registry  *registry
 }
 
 func newFetcher() *fetcher {
 	base, _ := http.DefaultTransport.(*http.Transport)
 	base = base.Clone() // with the proxies of the environment
-	base.ResponseHeaderTimeout = patience
+	base.ResponseHeaderTimeout, base.MaxResponseHeaderBytes = patience, perAnswer
 	t := &conditional{next: base, kept: map[string]*answer{}}
 	return &fetcher{transport: t, registry: newRegistry(t)}
 }
@@ -59,6 +61,15 @@ func newFetcher() *fetcher {
 func (f *fetcher) offer(ctx context.Context, q question) (*releases.Offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	f.transport.begin()
+	offer, err := f.ask(ctx, q)
+	if err != nil {
+		f.registry.puller = nil // it remembers how the registry wanted to be asked
+	}
+	return offer, err
+}
+
+func (f *fetcher) ask(ctx context.Context, q question) (*releases.Offer, error) {
 	switch s := q.source; {
 	case s.Tag != nil:
 		return f.registry.tag(ctx, q)

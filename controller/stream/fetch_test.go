@@ -164,7 +164,8 @@ func TestVersionsThatStayCostOneRequest(t *testing.T) {
 	f, q := newFetcher(), question{source: &api.OSStreamSource{Versions: &api.VersionsSource{
 		Repository: s.host() + "/a/os", Range: "<2",
 	}}}
-	if o := offered(t, f, q); !slices.Equal(versions(o), []string{"v1.0.0", "v1.2.0", "v1.10.0"}) {
+	o := offered(t, f, q)
+	if !slices.Equal(versions(o), []string{"v1.0.0", "v1.2.0", "v1.10.0"}) {
 		t.Errorf("%s", versions(o))
 	}
 	s.asked()
@@ -172,19 +173,66 @@ func TestVersionsThatStayCostOneRequest(t *testing.T) {
 	if asked := s.asked(); !slices.Equal(asked, []string{"GET /v2/a/os/tags/list"}) {
 		t.Errorf("nothing has changed, and the registry was asked %q", asked)
 	}
+
+	// The next leader knows of the status alone what a tag named.
+	push(t, s.host()+"/a/os:v1.10.0", build(t, "pushed again", "amd64"))
+	for _, r := range o.Releases {
+		q.listed = append(q.listed, api.OSStreamRelease{Version: r.Version, Images: named(r.Images)})
+	}
+	if next := offered(t, newFetcher(), q); next.Releases[2].Images["amd64"] != o.Releases[2].Images["amd64"] {
+		t.Errorf("%+v, and before %+v", next.Releases, o.Releases)
+	}
+	q.listed[2].Images = map[string]string{"amd64": "elsewhere.example/os@" + releases.Digest(o.Releases[0].Images["amd64"])}
+	if next := offered(t, newFetcher(), q); next.Releases[2].Images["amd64"] == o.Releases[0].Images["amd64"] {
+		t.Error("the digest of another repository's image counts")
+	}
 }
 
-func TestARegistryThatComesBackIsAskedAgain(t *testing.T) {
+func TestAnImageThatMakesNoSenseIsBounded(t *testing.T) {
 	t.Parallel()
 	s := serve(t, regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop()))))
+	var arches []string
+	for i := range 10 * mostPlatforms {
+		arches = append(arches, fmt.Sprint("a", i))
+	}
+	push(t, s.host()+"/os:many", build(t, "1.0\x1b[2J"+strings.Repeat("1", 200), arches...))
+	q := question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/os:many"}}}
+	r := offered(t, newFetcher(), q).Releases[0]
+	if !strings.HasPrefix(r.Version, "sha256:") || len(r.Images) != mostPlatforms {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestARegistryThatWasAwayOrHasAnotherTokenServerIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	registry, token := regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop()))), ""
+	var s *server
+	s = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		now := token
+		s.mu.Unlock()
+		switch {
+		case now == "", r.Header.Get("Authorization") == "Bearer "+now:
+			registry.ServeHTTP(w, r)
+		case r.URL.Path == "/"+now:
+			fmt.Fprintf(w, `{"token":%q}`, now)
+		default:
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/%s",service="r"`, s.URL, now))
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
 	push(t, s.host()+"/os:stable", build(t, "1.0", "amd64"))
 	f, q := newFetcher(), question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/os:stable"}}}
-	s.change(func() { s.away = true })
+	s.change(func() { s.away, token = true, "one" })
 	if _, err := f.offer(t.Context(), q); err == nil {
 		t.Fatal("a registry that is away answers")
 	}
-	f.registry.puller = nil // as after every failure
 	s.change(func() { s.away = false })
+	offered(t, f, q)
+	s.change(func() { token = "two" })
+	if _, err := f.offer(t.Context(), q); err == nil {
+		t.Fatal("the library follows a registry to another token server: the puller need not be made anew")
+	}
 	offered(t, f, q)
 }
 
@@ -212,7 +260,6 @@ func TestAPullSecretOpensTheRegistry(t *testing.T) {
 	if _, err := f.offer(t.Context(), q); err == nil || !strings.Contains(err.Error(), "401") {
 		t.Errorf("without the secret: %v", err)
 	}
-	f.registry.puller = nil
 	secret := func(password string) []byte {
 		return fmt.Appendf(nil, `{"auths":{%q:{"auth":%q},%q:{"auth":"x"}}}`, s.host()+"/a",
 			base64.StdEncoding.EncodeToString([]byte("u:"+password)), "https://elsewhere.example/v1/")
@@ -222,6 +269,64 @@ func TestAPullSecretOpensTheRegistry(t *testing.T) {
 	q.secret = []byte("oops")
 	if _, err := f.offer(t.Context(), q); err == nil || strings.Contains(err.Error(), "oops") {
 		t.Errorf("a secret that can't be read: %v", err)
+	}
+}
+
+func TestACredentialGoesToItsOwnRegistry(t *testing.T) {
+	t.Parallel()
+	quiet := regserver.Logger(zap.NewStdLog(zap.NewNop()))
+	var sent []string
+	var elsewhere *server
+	elsewhere = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		elsewhere.change(func() { sent = append(sent, r.Header.Get("Authorization")) })
+		http.NotFound(w, r)
+	}))
+	registry := regserver.New(quiet)
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/blobs/") && r.Method == http.MethodGet {
+			http.Redirect(w, r, elsewhere.URL+"/blob", http.StatusTemporaryRedirect)
+			return
+		}
+		registry.ServeHTTP(w, r)
+	}))
+	push(t, s.host()+"/a/os:stable", build(t, "1.0", "amd64"))
+	s.change(func() { s.password = "secret" })
+	q := question{source: &api.OSStreamSource{Tag: &api.TagSource{Image: s.host() + "/a/os:stable"}}}
+	q.secret = fmt.Appendf(nil, `{"auths":{%q:{"username":"u","password":"secret"}}}`, s.host())
+	q.mirrors = []registries.Source{{Scope: s.host(), Mirrors: []registries.Mirror{{Location: elsewhere.host(), Digests: true, Tags: true}}}}
+	if _, err := newFetcher().offer(t.Context(), q); err == nil {
+		t.Error("the blob is not there")
+	}
+	if len(sent) < 3 || slices.ContainsFunc(sent, func(a string) bool { return a != "" }) {
+		t.Errorf("the mirror and the host of the blobs were sent %q", sent)
+	}
+}
+
+func TestTheEntryOfTheLongestNameCounts(t *testing.T) {
+	t.Parallel()
+	entry := func(name string) string {
+		return fmt.Sprintf(`%q:{"username":%q,"password":"p"}`, name, name)
+	}
+	keys, err := keychainOf(fmt.Appendf(nil, `{"auths":{%s,%s,%s,"broken":{"auth":"x"}}}`, entry("r.example"), entry("r.example/a"),
+		entry("docker.io")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{
+		"r.example/os": "r.example", "r.example/a/os": "r.example/a", "r.example/ab": "r.example",
+		"docker.io/library/os": "docker.io", "other.example/os": "",
+	} {
+		repo, err := name.NewRepository(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with, err := keys.Resolve(repo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := with.Authorization(); err != nil || got.Username != want {
+			t.Errorf("%s: %+v %v, want %s", at, got, err, want)
+		}
 	}
 }
 
@@ -300,5 +405,41 @@ func TestAnAnswerThatIsTooLargeIsRefused(t *testing.T) {
 	q := question{source: &api.OSStreamSource{Cincinnati: &api.CincinnatiSource{URL: s.URL, Channel: "a"}}}
 	if _, err := newFetcher().offer(t.Context(), q); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Error(err)
+	}
+}
+
+func TestAnswersWithoutAnEndAreRefused(t *testing.T) {
+	t.Parallel()
+	page := fmt.Sprintf(`{"name":"os","tags":["%s"]}`, strings.Repeat("x", largest/2))
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"1"`)
+		w.Header().Set("Link", fmt.Sprintf(`</v2/os/tags/list?last=%s1>; rel="next"`, r.URL.Query().Get("last")))
+		fmt.Fprint(w, page)
+	}))
+	f, q := newFetcher(), question{source: &api.OSStreamSource{Versions: &api.VersionsSource{Repository: s.host() + "/os", Range: "1"}}}
+	if _, err := f.offer(t.Context(), q); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Error(err)
+	}
+	held := 0
+	for _, a := range f.transport.kept {
+		held += len(a.body)
+	}
+	if held > mostKept {
+		t.Errorf("%d bytes of answers are kept", held)
+	}
+}
+
+func TestARedirectDoesNotLeaveTLS(t *testing.T) {
+	t.Parallel()
+	plain := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"nodes":[{"version":"1","payload":%q}]}`, pullspec(1))
+	}))
+	secure := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
+	t.Cleanup(secure.Close)
+	f := newFetcher()
+	f.transport.next = secure.Client().Transport
+	q := question{source: &api.OSStreamSource{Cincinnati: &api.CincinnatiSource{URL: secure.URL}}}
+	if o, err := f.offer(t.Context(), q); err == nil || !strings.Contains(err.Error(), "redirects to") || len(plain.asked()) > 0 {
+		t.Errorf("%+v %v", o, err)
 	}
 }

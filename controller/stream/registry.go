@@ -25,7 +25,9 @@ import (
 
 const (
 	// newest is how many versions of a repository are looked into.
-	newest = 20
+	newest = mostListed
+	// mostPlatforms is how many images of a manifest list count.
+	mostPlatforms = 16
 	// earliest is before the first image. Builds that can be repeated say that their images are of 1970.
 	earliest = 946684800
 
@@ -107,7 +109,7 @@ func (r *registry) versions(ctx context.Context, q question) (*releases.Offer, e
 	}
 	out := &releases.Offer{}
 	for _, tag := range chosen {
-		digest := r.digests[repository+":"+tag]
+		digest := cmp.Or(r.digests[repository+":"+tag], q.digestOf(repository, tag))
 		if digest == "" {
 			if digest, err = r.resolve(ctx, q.mirrors, repository, tag); err != nil {
 				return nil, err
@@ -122,6 +124,18 @@ func (r *registry) versions(ctx context.Context, q question) (*releases.Offer, e
 		out.Releases = append(out.Releases, found)
 	}
 	return out, nil
+}
+
+// digestOf returns the digest that a version's tag had when the status was written.
+func (q question) digestOf(repository, version string) string {
+	for _, r := range q.listed {
+		for _, image := range r.Images {
+			if digest, ours := strings.CutPrefix(image, repository+"@"); ours && r.Version == version {
+				return digest
+			}
+		}
+	}
+	return ""
 }
 
 // resolve returns the digest that a tag names.
@@ -193,6 +207,9 @@ func read(described *remote.Descriptor, image string) (releases.Release, error) 
 		if m.Platform == nil || !m.MediaType.IsImage() || m.Platform.OS != "" && m.Platform.OS != "linux" {
 			continue
 		}
+		if len(out.Images) == mostPlatforms {
+			break
+		}
 		out.Images[m.Platform.Architecture] = image
 		first = cmp.Or(first, &manifest.Manifests[i])
 	}
@@ -213,7 +230,9 @@ func read(described *remote.Descriptor, image string) (releases.Release, error) 
 }
 
 func describe(r *releases.Release, config *v1.ConfigFile) {
-	r.Version = config.Config.Labels[labelVersion]
+	if version := config.Config.Labels[labelVersion]; releases.IsVersion(version) {
+		r.Version = version
+	}
 	r.Since = config.Created.Time
 	if at, err := time.Parse(time.RFC3339, config.Config.Labels[labelCreated]); err == nil {
 		r.Since = at
@@ -272,6 +291,9 @@ func (k keychain) Resolve(r authn.Resource) (authn.Authenticator, error) {
 	for key, auth := range k {
 		at := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://"), "/")
 		at = strings.TrimSuffix(strings.TrimSuffix(at, "/v1"), "/v2")
+		if rest, hub := strings.CutPrefix(at, "docker.io"); hub && (rest == "" || rest[0] == '/') {
+			at = name.DefaultRegistry + rest
+		}
 		if (r.String() == at || strings.HasPrefix(r.String(), at+"/")) && len(at) > len(best) {
 			best, found = at, auth
 		}
