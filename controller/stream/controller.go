@@ -13,6 +13,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	configv1 "github.com/openshift/api/config/v1"
@@ -105,6 +106,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		return err
 	}
 	var wg sync.WaitGroup
+	var anew atomic.Bool
 	streams := make([]*followed, len(list.Items))
 	known := map[string]*asked{}
 	for i := range list.Items {
@@ -117,11 +119,18 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		streams[i] = &followed{OSStream: s}
 		q := question{source: &s.Spec.Source, arches: w.arches(s), mirrors: mirrors, listed: s.Status.Releases}
 		wg.Go(func() {
-			r.ask(ctx, s, a, q, w.now)
+			if r.ask(ctx, s, a, q, w.now) {
+				anew.Store(true)
+			}
 			streams[i].offer, streams[i].away = a.offer, a.away
 		})
 	}
 	wg.Wait()
+	if anew.Load() { // sources may take half a minute, in which nodes go to a release
+		if w, err = r.world(ctx); err != nil {
+			return err
+		}
+	}
 	r.sources = known
 	slices.SortFunc(streams, func(a, b *followed) int { return cmp.Compare(a.Name, b.Name) })
 	for _, s := range streams {
@@ -131,8 +140,9 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	return r.carryOut(ctx, w, streams, decide(w, streams))
 }
 
-// ask asks a source if that is due. A source that does not answer changes nothing of what it said before.
-func (r *reconciler) ask(ctx context.Context, s *api.OSStream, a *asked, q question, now time.Time) {
+// ask asks a source if that is due, and reports whether it was. A source that does not answer changes nothing of what it
+// said before.
+func (r *reconciler) ask(ctx context.Context, s *api.OSStream, a *asked, q question, now time.Time) bool {
 	if a.generation != s.Generation {
 		*a = asked{generation: s.Generation, fetcher: newFetcher()}
 	}
@@ -140,7 +150,7 @@ func (r *reconciler) ask(ctx context.Context, s *api.OSStream, a *asked, q quest
 		a.arches, a.next = q.arches, time.Time{}
 	}
 	if now.Before(a.next) || check(s) != nil {
-		return
+		return false
 	}
 	every := cmp.Or(time.Duration(s.Spec.IntervalSeconds)*time.Second, interval)
 	offer, err := r.fetch(ctx, s, a, q)
@@ -149,9 +159,10 @@ func (r *reconciler) ask(ctx context.Context, s *api.OSStream, a *asked, q quest
 		a.next = now.Add(min(every, retryFrom<<min(a.failures, 10)))
 		a.failures++
 		logf.FromContext(ctx).Info("the source does not answer", "stream", s.Name, "error", err.Error(), "again", a.next)
-		return
+		return true
 	}
 	a.offer, a.away, a.failures, a.next = offer, nil, 0, now.Add(every)
+	return true
 }
 
 func (r *reconciler) fetch(ctx context.Context, s *api.OSStream, a *asked, q question) (*releases.Offer, error) {
@@ -235,7 +246,7 @@ func (r *reconciler) world(ctx context.Context) (*world, error) {
 func (w *world) arches(s *api.OSStream) []string {
 	var out []string
 	for _, p := range w.Pools {
-		if !takes(s, p) {
+		if !w.takes(s, p) {
 			continue
 		}
 		for _, n := range w.members[p.Name] {

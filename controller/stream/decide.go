@@ -73,7 +73,7 @@ func decide(w *world, streams []*followed) decision {
 	takers := map[string][]string{}
 	for _, s := range streams {
 		for _, p := range w.Pools {
-			if takes(s.OSStream, p) {
+			if w.takes(s.OSStream, p) {
 				takers[p.Name] = append(takers[p.Name], s.Name)
 			}
 		}
@@ -149,19 +149,24 @@ func check(s *api.OSStream) error {
 	return errors.Join(errs...)
 }
 
-// takes reports whether a stream is for a pool.
-func takes(s *api.OSStream, p *mcfgv1.MachineConfigPool) bool {
+// takes reports whether a stream is for a pool. A stream that can't be read is for the pools that it was for before.
+func (w *world) takes(s *api.OSStream, p *mcfgv1.MachineConfigPool) bool {
 	if s.DeletionTimestamp != nil {
 		return false
 	}
 	if slices.Contains(s.Spec.Pools, p.Name) {
 		return true
 	}
-	if s.Spec.PoolSelector == nil {
-		return false
+	selector := labels.Nothing()
+	err := api.Unreadable(s)
+	if err == nil && s.Spec.PoolSelector != nil {
+		selector, err = metav1.LabelSelectorAsSelector(s.Spec.PoolSelector)
 	}
-	selector, err := metav1.LabelSelectorAsSelector(s.Spec.PoolSelector)
-	return err == nil && selector.Matches(labels.Set(p.Labels))
+	if err != nil {
+		is := w.Config(source.Name(p.Name, what, ""))
+		return is != nil && metav1.IsControlledBy(is, s)
+	}
+	return selector.Matches(labels.Set(p.Labels))
 }
 
 // entry returns what a status says of a pool.

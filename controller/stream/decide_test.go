@@ -225,6 +225,48 @@ func TestNodesThatHaveNotGoneAreHeldAndLetGo(t *testing.T) {
 	}
 }
 
+func TestWhatBecomesOfAPoolsMachineConfig(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*scene)
+		stays  bool
+	}{
+		"the stream is being deleted": {func(s *scene) {
+			s.stream.DeletionTimestamp = &metav1.Time{Time: began}
+		}, false},
+		"the stream is for another pool": {func(s *scene) { s.stream.Spec.Pools = []string{"infra"} }, false},
+		"the stream's selector no longer selects the pool": {func(s *scene) {
+			s.stream.Spec.Pools, s.stream.Spec.PoolSelector = nil, &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+		}, false},
+		"the stream's selector makes no sense": {func(s *scene) {
+			s.stream.Spec.Pools, s.stream.Spec.PoolSelector = nil, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "a", Operator: "Sometimes"},
+			}}
+		}, true},
+		"the stream's pools can't be read": {func(s *scene) {
+			s.stream.Spec.Pools, s.stream.Annotations = nil, map[string]string{api.UnreadableKey: "spec.pools is no list"}
+		}, true},
+		"the range makes no sense": {func(s *scene) {
+			s.stream.Spec.Source.Versions = &api.VersionsSource{Repository: "r.example/os", Range: "newest"}
+		}, true},
+		"the source has not answered since the controller started": {func(s *scene) { s.offer = nil }, true},
+		"the status was lost": {func(s *scene) { s.offer, s.stream.Status = nil, api.OSStreamStatus{} }, true},
+	} {
+		s := newScene("1")
+		s.turn()
+		s.pool.Annotations = map[string]string{api.WithheldKey: api.Encode(api.Withheld{Stream: "os", Image: image(1)})}
+		s.aims(1, false)
+		c.change(s)
+		d, _ := s.turn()
+		if (s.config != nil) != c.stays || len(d.write) > 0 {
+			t.Errorf("%s: %+v", name, s.config)
+		}
+		if held := s.pool.Annotations[api.WithheldKey] != ""; held != c.stays {
+			t.Errorf("%s: held is %v", name, held)
+		}
+	}
+}
+
 func TestWhatKeepsARelease(t *testing.T) {
 	t.Parallel()
 	policy := func(text string) *mcfgv1.MachineConfig {
