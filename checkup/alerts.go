@@ -45,6 +45,7 @@ var alerts = []alert{
 	{"NoderefitRolloutHeld", 10 * time.Minute, poolHeld, ofPools},
 	{"NoderefitNotificationsFail", 30 * time.Minute, notificationsFail,
 		func(f *facts) []error { return []error{f.policies.err} }},
+	{"NoderefitReleaseSourceAway", time.Hour, sourcesAway, func(f *facts) []error { return []error{f.streams.err} }},
 	{"NoderefitPoolPausedForLong", 0, nil, nil},
 	{"NoderefitRenderDegraded", 10 * time.Minute, poolCondition(mcfgv1.MachineConfigPoolRenderDegraded), ofPools},
 	{"NoderefitRenderPending", 30 * time.Minute, poolPending, ofPools},
@@ -115,6 +116,8 @@ func (a alert) do(cause alarm) string {
 		return "kubectl refit explain node/" + cause.name
 	case "MachineConfigPool":
 		return "kubectl refit explain pool/" + cause.name
+	case "OSStream":
+		return "kubectl refit streams " + cause.name
 	}
 	return "see the check of the same object above"
 }
@@ -207,6 +210,16 @@ func notificationsFail(f *facts) (out []alarm) {
 		if c := meta.FindStatusCondition(p.Status.Conditions,
 			api.RolloutNotified); c != nil && c.Status == metav1.ConditionFalse {
 			out = append(out, alarm{"RolloutPolicy", "", p.Name, c.Message, c.LastTransitionTime.Time})
+		}
+	}
+	return out
+}
+
+func sourcesAway(f *facts) (out []alarm) {
+	for i := range f.streams.is {
+		s := &f.streams.is[i]
+		if c := meta.FindStatusCondition(s.Status.Conditions, api.StreamSource); c != nil && c.Status == metav1.ConditionFalse {
+			out = append(out, alarm{"OSStream", "", s.Name, c.Message, c.LastTransitionTime.Time})
 		}
 	}
 	return out

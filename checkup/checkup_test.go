@@ -292,6 +292,12 @@ func TestAnInstallationIsJudged(t *testing.T) {
 		}, []string{"alerts Note"}, []string{"NoderefitRebootWanted would fire in 24h0m0s: the host wants a reboot: libc6"}},
 		{"a pool that is held", func(f *facts) { poolIs(f, "Held", "GateFailed", "closed", time.Hour) },
 			[]string{"alerts Warning"}, []string{"NoderefitRolloutHeld would fire: closed"}},
+		{"a source of releases that is away", func(f *facts) {
+			f.streams.is = []api.OSStream{{ObjectMeta: metav1.ObjectMeta{Name: "fedora"}}, {}}
+			f.streams.is[0].Status.Conditions = []metav1.Condition{{Type: api.StreamSource, Status: metav1.ConditionFalse,
+				Message: "connection refused", LastTransitionTime: metav1.NewTime(now.Add(-2 * time.Hour))}}
+		}, []string{"alerts Warning"}, []string{"NoderefitReleaseSourceAway would fire: connection refused",
+			"kubectl refit streams fedora"}},
 		{"a pool that waits for its window", func(f *facts) { poolIs(f, "Held", "OutsideWindow", "later", time.Hour) },
 			nil, []string{"0 alerts would fire"}},
 		{"drift", func(f *facts) {
@@ -312,7 +318,8 @@ func TestAnInstallationIsJudged(t *testing.T) {
 			*f = facts{now: now, plugin: "v0.3.1", namespace: api.Namespace}
 			for _, err := range []*error{&f.server.err, &f.served.err, &f.ns.err, &f.definitions.err, &f.nodes.err,
 				&f.workloads.err, &f.pods.err, &f.deployment.err,
-				&f.daemonSet.err, &f.lease.err, &f.admission.err, &f.bindings.err, &f.pools.err, &f.states.err, &f.policies.err} {
+				&f.daemonSet.err, &f.lease.err, &f.admission.err, &f.bindings.err, &f.pools.err, &f.states.err, &f.policies.err,
+				&f.streams.err} {
 				*err = refused
 			}
 		}, []string{"server Warning", "features Warning", "openshift Warning", "namespace Warning", "definitions Warning",

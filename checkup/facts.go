@@ -50,6 +50,7 @@ type facts struct {
 	pools       fact[[]mcfgv1.MachineConfigPool]
 	states      fact[[]mcfgv1.MachineConfigNode]
 	policies    fact[[]api.RolloutPolicy]
+	streams     fact[[]api.OSStream]
 	// unread are the objects with fields that our types can't hold.
 	unread []intake.Unread
 	// images are the images that an installation would use, each with the error of asking the registry for it.

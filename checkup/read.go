@@ -161,7 +161,7 @@ func (c *Cluster) read(ctx context.Context, f *facts) {
 		readers = append(readers, c.readRights, c.readDaemonSet)
 	} else {
 		readers = append(readers, c.readPods, c.readDeployment, c.readDaemonSet, c.readLease, c.readAdmission, c.readBindings,
-			c.readPools, c.readStates, c.readPolicies)
+			c.readPools, c.readStates, c.readPolicies, c.readStreams)
 	}
 	for _, reader := range readers {
 		g.Go(func() error { reader(ctx, f); return nil })
@@ -430,6 +430,11 @@ func (c *Cluster) readStates(ctx context.Context, f *facts) {
 func (c *Cluster) readPolicies(ctx context.Context, f *facts) {
 	f.policies.is, f.policies.err = items[api.RolloutPolicyList](ctx, c, "RolloutPolicies",
 		"/apis/noderefit.dev/v1alpha1/rolloutpolicies", func(l *api.RolloutPolicyList) []api.RolloutPolicy { return l.Items })
+}
+
+func (c *Cluster) readStreams(ctx context.Context, f *facts) {
+	f.streams.is, f.streams.err = items[api.OSStreamList](ctx, c, "OSStreams",
+		"/apis/noderefit.dev/v1alpha1/osstreams", func(l *api.OSStreamList) []api.OSStream { return l.Items })
 }
 
 // get reads an object as JSON. It returns nil where there is no such object.
