@@ -218,7 +218,8 @@ func notificationsFail(f *facts) (out []alarm) {
 func sourcesAway(f *facts) (out []alarm) {
 	for i := range f.streams.is {
 		s := &f.streams.is[i]
-		if c := meta.FindStatusCondition(s.Status.Conditions, api.StreamSource); c != nil && c.Status == metav1.ConditionFalse {
+		c := meta.FindStatusCondition(s.Status.Conditions, api.StreamSource)
+		if c != nil && c.Status == metav1.ConditionFalse {
 			out = append(out, alarm{"OSStream", "", s.Name, c.Message, c.LastTransitionTime.Time})
 		}
 	}

@@ -48,8 +48,10 @@ type answer struct {
 
 // RoundTrip implements http.RoundTripper.
 func (c *conditional) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Response != nil && r.Response.Request.URL.Scheme == "https" && r.URL.Scheme != "https" {
-		return nil, fmt.Errorf("%s redirects to %s://%s, which has no TLS", r.Response.Request.URL.Host, r.URL.Scheme, r.URL.Host)
+	if r.Response != nil {
+		if from := r.Response.Request.URL; from.Scheme == "https" && r.URL.Scheme != "https" {
+			return nil, fmt.Errorf("%s redirects to %s://%s, which has no TLS", from.Host, r.URL.Scheme, r.URL.Host)
+		}
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return c.next.RoundTrip(r)

@@ -140,8 +140,8 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	return r.carryOut(ctx, w, streams, decide(w, streams))
 }
 
-// ask asks a source if that is due, and reports whether it was. A source that does not answer changes nothing of what it
-// said before.
+// ask asks a source if that is due, and reports whether it was. A source that does not answer changes nothing of what
+// it said before.
 func (r *reconciler) ask(ctx context.Context, s *api.OSStream, a *asked, q question, now time.Time) bool {
 	if a.generation != s.Generation {
 		*a = asked{generation: s.Generation, fetcher: newFetcher()}

@@ -33,7 +33,7 @@ const kind = "OSStream"
 
 // What the lists of a status have at most.
 const (
-	mostListed      = 20
+	mostListed      = releases.MostSkipped
 	mostQuarantined = 64
 )
 
