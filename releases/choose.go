@@ -100,7 +100,7 @@ func Choose(in Input) Choice {
 	c := chooser{Input: in}
 	at := -1
 	if in.Current != nil {
-		at = in.Offer.find(in.Current.Image)
+		at = in.Offer.of(in.Current.Version, in.Current.Image)
 	}
 	for i := len(in.Offer.Releases) - 1; i > at; i-- {
 		r := &in.Offer.Releases[i]
@@ -163,7 +163,7 @@ func (c *chooser) keep(at int) {
 
 // against returns what speaks against the release that the pool has. Its age and its rollout no longer do.
 func (c *chooser) against(at int) (Reason, string) {
-	if failed := c.failed(c.Current.Image); failed != nil {
+	if failed := c.failed(c.Current.Version, c.Current.Image); failed != nil {
 		return Quarantined, failed.text()
 	}
 	if at < 0 {
@@ -179,8 +179,10 @@ func (c *chooser) against(at int) (Reason, string) {
 	return c.highest(r)
 }
 
-func (c *chooser) failed(image string) *Failure {
-	i := slices.IndexFunc(c.Failures, func(f Failure) bool { return sameDigest(f.Image, image) })
+func (c *chooser) failed(version, image string) *Failure {
+	i := slices.IndexFunc(c.Failures, func(f Failure) bool {
+		return sameDigest(f.Image, image) || !c.Offer.Latest && f.Version == version
+	})
 	if i < 0 {
 		return nil
 	}
@@ -200,7 +202,7 @@ func (c *chooser) judge(r *Release) (image string, reason Reason, message string
 		return "", Unusable, r.Problem
 	}
 	for _, own := range r.Images {
-		if f := c.failed(own); f != nil {
+		if f := c.failed(r.Version, own); f != nil {
 			return "", Quarantined, f.text()
 		}
 	}
@@ -320,7 +322,7 @@ func (c *chooser) way(r *Release) (Reason, string) {
 
 // detour explains why a node has no direct update to a release.
 func (c *chooser) detour(edges map[string][]string, n Node, r *Release) (Reason, string) {
-	if i := c.release(n.Version); i >= 0 && c.Offer.Releases[i].DeadEnd != "" {
+	if i := c.Offer.version(n.Version); i >= 0 && c.Offer.Releases[i].DeadEnd != "" {
 		return NoEdge, fmt.Sprintf("node %s runs %s, a dead end: %s", n.Name, n.Version, c.Offer.Releases[i].DeadEnd)
 	}
 	reached, first := map[string]bool{n.Version: true}, ""
@@ -337,7 +339,7 @@ func (c *chooser) detour(edges map[string][]string, n Node, r *Release) (Reason,
 		return NoEdge, fmt.Sprintf("the graph has no update from %s, which node %s runs", n.Version, n.Name)
 	}
 	for _, next := range edges[n.Version] {
-		if i := c.release(next); i >= 0 && c.Offer.Releases[i].Barrier != "" {
+		if i := c.Offer.version(next); i >= 0 && c.Offer.Releases[i].Barrier != "" {
 			first = fmt.Sprintf("%s, a barrier (%s)", next, c.Offer.Releases[i].Barrier)
 		}
 	}
@@ -345,8 +347,4 @@ func (c *chooser) detour(edges map[string][]string, n Node, r *Release) (Reason,
 		first = strings.Join(edges[n.Version], " or ")
 	}
 	return BarrierFirst, fmt.Sprintf("node %s, which runs %s, goes to %s first", n.Name, n.Version, first)
-}
-
-func (c *chooser) release(version string) int {
-	return slices.IndexFunc(c.Offer.Releases, func(r Release) bool { return r.Version == version })
 }

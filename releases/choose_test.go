@@ -3,6 +3,7 @@
 package releases
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -118,6 +119,13 @@ func TestWhichReleaseAPoolTakes(t *testing.T) {
 			Current: &Taken{"2.0.0-rc.1", image(9)}, Previous: one}, "2.0.0"},
 		{"no candidate of what was withdrawn", Input{Offer: line("1.0.0", "2.0.0-rc.1"),
 			Current: &Taken{"2.0.0", image(9)}, Nodes: []Node{at("", 9)}}, "2.0.0"},
+		{"what it has, where the graph has another image of that version", Input{
+			Offer:   line("1", "2").linked("1>2").with(func(o *Offer) { o.Releases[1].Images[Any] = image(9) }),
+			Current: two, Previous: one, Nodes: []Node{at("1", 1), at("2", 2)}}, "2"},
+		{"not what failed, where the graph has another image of that version", Input{
+			Offer: line("1", "2", "3").linked("1>2", "1>3").with(func(o *Offer) {
+				o.Releases[1].Images[Any], o.Releases[2].DeadEnd = image(9), "it eats disks"
+			}), Current: one, Failures: failed, Nodes: []Node{at("1", 1)}}, "1 3:DeadEnd 2:Quarantined"},
 		{"by an update of the graph", Input{Offer: line("1", "2").linked("1>2"), Nodes: []Node{at("1", 1)}}, "2"},
 		{"not without one", Input{Offer: line("1", "2", "3").linked("1>2"), Nodes: []Node{at("1", 1)}}, "2 3:NoEdge"},
 		{"a barrier first", Input{Offer: line("1", "2", "3").linked("1>2", "2>3").with(func(o *Offer) {
@@ -196,16 +204,16 @@ func read(t *testing.T, name string) []byte {
 	return data
 }
 
-func TestTheGraphOfFedoraCoreOSLeadsOverItsBarriers(t *testing.T) {
-	t.Parallel()
-	o, err := ParseGraph("amd64", read(t, "stable-2022.json"), nil)
+// way is the way of a node by the graph of a file, from what its description of the OS names.
+func way(t *testing.T, file, from string, now time.Time) []string {
+	t.Helper()
+	o, err := ParseGraph("amd64", read(t, file), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.Unix(1646168400, 0).Add(36 * time.Hour) // the rollout of the newest is at three quarters
-	version := o.VersionIn("Fedora CoreOS 33.20201201.3.0")
+	version := o.VersionIn("Fedora CoreOS " + from)
 	var path []string
-	for version != "" && len(path) < 9 {
+	for version != "" && len(path) < 20 {
 		path = append(path, version)
 		c := Choose(Input{Offer: o, Rules: Rules{Wariness: 0.5}, Now: now,
 			Nodes: []Node{{Name: "n", Arch: "amd64", Version: version}}})
@@ -214,14 +222,78 @@ func TestTheGraphOfFedoraCoreOSLeadsOverItsBarriers(t *testing.T) {
 		}
 		version = c.Take.Version
 	}
-	want := []string{"33.20201201.3.0", "34.20210611.3.0", "35.20211029.3.0", "35.20220213.3.0"}
-	if !slices.Equal(path, want) {
-		t.Errorf("the way is %s", path)
+	return path
+}
+
+func TestTheGraphOfFedoraCoreOSLeadsOverItsBarriers(t *testing.T) {
+	t.Parallel()
+	stable, testing := time.Unix(1646168400, 0), time.Unix(1730219400, 0) // when the rollouts of the newest begin
+	for _, c := range []struct {
+		file, from string
+		now        time.Time
+		want       []string
+	}{
+		{"stable-2022.json", "33.20201201.3.0", stable.Add(36 * time.Hour),
+			[]string{"33.20201201.3.0", "34.20210611.3.0", "35.20211029.3.0", "35.20220213.3.0"}},
+		{"testing-2024.json", "36.20221030.2.3", testing.Add(36 * time.Hour),
+			[]string{"36.20221030.2.3", "37.20230322.2.0", "38.20231014.2.0", "39.20240104.2.0", "39.20240407.2.0",
+				"40.20240701.2.0", "40.20241019.2.0", "41.20241027.2.0"}},
+		{"testing-2024.json", "40.20240701.2.0", testing.Add(12 * time.Hour),
+			[]string{"40.20240701.2.0", "40.20241019.2.0"}},
+		{"testing-2024.json", "30.20190716.1", testing.Add(36 * time.Hour), []string{"30.20190716.1"}},
+	} {
+		if path := way(t, c.file, c.from, c.now); !slices.Equal(path, c.want) {
+			t.Errorf("the way of %s by %s is %s", c.from, c.file, path)
+		}
 	}
-	c := Choose(Input{Offer: o, Rules: Rules{Wariness: 0.9}, Now: now,
+	o, err := ParseGraph("amd64", read(t, "stable-2022.json"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Choose(Input{Offer: o, Rules: Rules{Wariness: 0.9}, Now: stable.Add(36 * time.Hour),
 		Nodes: []Node{{Name: "n", Arch: "amd64", Version: "35.20211029.3.0"}}})
 	if said(c) != "35.20220131.3.0 35.20220213.3.0:Wariness" {
 		t.Errorf("with a wariness of 90%%: %s", said(c))
+	}
+	if o, err = ParseGraph("amd64", read(t, "testing-2024.json"), nil); err != nil {
+		t.Fatal(err)
+	}
+	c = Choose(Input{Offer: o, Now: noon, Nodes: []Node{{Name: "n", Arch: "amd64", Version: "30.20190716.1"}}})
+	if want := "node n runs 30.20190716.1, a dead end: https://github.com/coreos/fedora-coreos-tracker/issues/215"; len(
+		c.Skipped) == 0 || c.Skipped[0].Message != want {
+		t.Errorf("of a node on a dead end: %+v", c.Skipped)
+	}
+}
+
+// Fedora's server names some versions with another digest every other minute.
+func TestAVersionWithTwoDigestsIsOneRelease(t *testing.T) {
+	t.Parallel()
+	var digests map[string]map[string]map[string]string
+	if err := json.Unmarshal(read(t, "digests-2025.json"), &digests); err != nil || len(digests) == 0 {
+		t.Fatal(err, digests)
+	}
+	for version, arches := range digests {
+		for arch, is := range arches {
+			named := func(which string) *Offer {
+				o, err := ParseGraph("amd64", fmt.Appendf(nil, `{"nodes":[{"version":%q,"payload":%q,"metadata":{%q:"0"}},
+					{"version":"43.20251120.3.0","payload":%q,"metadata":{%q:"1",%q:"true",%q:"9999999999"}}],"edges":[[0,1]]}`,
+					version, "quay.io/fedora/fedora-coreos@"+is[which], metaAge, image(2), metaAge, metaRollout, metaStart), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return o
+			}
+			nodes := []Node{{Name: "a", Arch: "amd64", Version: version}, {Name: "b", Arch: "amd64", Version: version}}
+			first := Choose(Input{Offer: named("good"), Nodes: nodes, Now: noon})
+			if first.Take == nil || Digest(first.Take.Image) != is["good"] {
+				t.Fatalf("%s of %s: %+v", version, arch, first)
+			}
+			nodes[0].Image = first.Take.Image
+			then := Choose(Input{Offer: named("bad"), Nodes: nodes, Now: noon, Current: first.Take})
+			if then.Take != first.Take || then.Withheld != "" || then.Back {
+				t.Errorf("%s of %s: %+v", version, arch, then)
+			}
+		}
 	}
 }
 
@@ -246,6 +318,24 @@ func TestReleasesWithoutAnImageGetThemFromTheIndex(t *testing.T) {
 	c := Choose(Input{Offer: full, Rules: Rules{Wariness: 1}, Now: noon})
 	if c.Take == nil || c.Take.Image != image(7) {
 		t.Errorf("%s", said(c))
+	}
+}
+
+func TestTheIndexOfFedoraCoreOSHasTheImageOfItsRelease(t *testing.T) {
+	t.Parallel()
+	index, err := ParseIndex(read(t, "releases-2021.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := ParseGraph("amd64", []byte(`{"nodes":[
+		{"version":"31.20200108.3.0","payload":"113aa27efe1bbcf6324af7423f64ef7deb0acbf21b928faec84bf66a60a5c933"},
+		{"version":"31.20200113.3.1","payload":"f480038412cba26ab010d2cd5a09ddec736204a6e9faa8370edaa943cf33c932"}]}`), index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "quay.io/fedora/fedora-coreos@sha256:460576931cf4ce59afe432ea266234f9d34fa77f8ca3087282084bc3a7324632"
+	if o.Releases[0].Images["amd64"] != want || o.Releases[1].Problem == "" {
+		t.Errorf("%+v", o.Releases)
 	}
 }
 
@@ -279,7 +369,7 @@ func TestGraphsOfArchitecturesAreOneOffer(t *testing.T) {
 func TestAGraphThatMakesNoSenseIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		`[]`, `{"nodes":[{"version":"1"}],"edges":[[0,1]]}`, `{"nodes":[{"version":"1"}],"edges":[[-1,0]]}`,
+		`[]`, `{"nodes":[],"edges":[]}`, `{"nodes":[{"version":"1"}],"edges":[[0,1]]}`, `{"nodes":[{"version":"1"}],"edges":[[-1,0]]}`,
 		`{"nodes":[{"version":"1"},{"version":"1"}]}`, `{"nodes":[{}]}`, `{"nodes":[{"version":"1\u001b[2J"}]}`,
 		`{"nodes":[{"version":"` + strings.Repeat("1", 129) + `"}]}`,
 	} {

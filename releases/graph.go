@@ -70,6 +70,10 @@ func ParseGraph(arch string, data []byte, index *release.Index) (*Offer, error) 
 		return nil, fmt.Errorf("reading the update graph: it has %d releases and %d updates, and more than %d and %d are "+
 			"not believed", len(g.Nodes), len(g.Edges), mostReleases, mostEdges)
 	}
+	if len(g.Nodes) == 0 { // Fedora's server answers so until it has read its own sources
+		return nil, errors.New("reading the update graph: it has no release: the server has just started, or does not know " +
+			"the stream or channel")
+	}
 	out := &Offer{Edges: map[string]map[string][]string{arch: {}}}
 	ages := map[string]int{}
 	for _, n := range g.Nodes {

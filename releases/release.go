@@ -84,6 +84,20 @@ func (o *Offer) find(image string) int {
 	return slices.IndexFunc(o.Releases, func(r Release) bool { return r.has(image) })
 }
 
+// of returns where a release is that has a version and an image, and -1 where it is not. Where a source has many
+// releases, a version is one release: Fedora's graph gives some versions another image every other minute. A tag may
+// have the same version again, where the label of the next image was not changed.
+func (o *Offer) of(version, image string) int {
+	if i := o.find(image); i >= 0 || o.Latest {
+		return i
+	}
+	return o.version(version)
+}
+
+func (o *Offer) version(version string) int {
+	return slices.IndexFunc(o.Releases, func(r Release) bool { return r.Version == version })
+}
+
 // VersionOf returns the version of an image, and "" where the source does not offer it.
 func (o *Offer) VersionOf(image string) string {
 	if i := o.find(image); i >= 0 {
