@@ -147,12 +147,7 @@ func (e *Engine) unitText(j *journal, st *step, unit string) string {
 func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 	journals, err := e.journalsHere(r.Pending)
 	if err == nil {
-		err = undoAll(journals)
-	}
-	for _, j := range journals {
-		if err == nil {
-			err = e.load(context.WithoutCancel(ctx), j, true) // the last write before the reboot
-		}
+		err = e.undoAll(ctx, journals)
 	}
 	if err != nil {
 		why := fmt.Sprintf("%s; and going back is not complete: %v", r.Pending.Reason, err)
@@ -180,9 +175,15 @@ func (e *Engine) journalsHere(p *Pending) ([]*journal, error) {
 	return out, nil
 }
 
-func undoAll(journals []*journal) error {
+// undoAll undoes journals, and then brings the boot loader's files back: the last write before a reboot.
+func (e *Engine) undoAll(ctx context.Context, journals []*journal) error {
 	for _, j := range journals {
 		if err := errors.Join(j.undo(), j.sync()); err != nil {
+			return err
+		}
+	}
+	for _, j := range journals {
+		if err := e.load(context.WithoutCancel(ctx), j, true); err != nil {
 			return err
 		}
 	}
@@ -223,7 +224,8 @@ func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (reboo
 		}
 		return true, e.takeBackHere(ctx, r)
 	}
-	if err := undoAll(journals); err != nil {
+	// A cut may have left files that this boot has not read, such as those of other kernels.
+	if err := e.undoAll(ctx, journals); err != nil {
 		return false, errors.Join(err, e.fail(r, Degraded, fmt.Sprintf("%s; and going back is not complete: %v", d.Why, err)))
 	}
 	if d.Quarantine {
