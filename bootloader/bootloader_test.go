@@ -5,11 +5,14 @@ package bootloader
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
 )
@@ -51,7 +54,11 @@ func grubConfig(arguments string) string {
 // made is a host with those files.
 func made(t *testing.T, content ...map[string]string) *files.Root {
 	t.Helper()
-	dir := t.TempDir()
+	return madeAt(t, t.TempDir(), content...)
+}
+
+func madeAt(t *testing.T, dir string, content ...map[string]string) *files.Root {
+	t.Helper()
 	for _, texts := range content {
 		for name, text := range texts {
 			name = filepath.Join(dir, name)
@@ -211,6 +218,64 @@ func TestAChangeHasBothOfItsSides(t *testing.T) {
 						t.Errorf("old %t: %s", old, text)
 					}
 				}
+			}
+		})
+	}
+}
+
+// The disk fills up after the commit, and the way back needs no room.
+func TestADiskThatIsFullKeepsNoSideFromComingBack(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to mount a file system takes root")
+	}
+	long := func(host map[string]string) map[string]string { // more than a page each
+		out := maps.Clone(host)
+		for name, text := range out {
+			if strings.HasSuffix(name, ".conf") || strings.HasSuffix(name, "grub.cfg") || strings.HasPrefix(name, "etc/default") {
+				out[name] = strings.Repeat("# admin\n", 1000) + text
+			}
+		}
+		return out
+	}
+	only := Arguments{Append: arguments.Append, Owned: arguments.Owned, Wanted: arguments.Wanted}
+	lost := maps.Clone(debian)
+	lost[ours[1:]], lost["boot/grub/grub.cfg"] = string(settings(arguments.Owned)), grubConfig("quiet a=1 b=2")
+	for name, c := range map[string]struct {
+		host map[string]string
+		a    Arguments
+	}{"entries": {fedora, only}, "generated": {debian, only}, "the last ones go": {lost, Arguments{Delete: arguments.Owned}}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+					t.Error(err)
+				}
+			})
+			root := madeAt(t, dir, long(c.host))
+			l := Find(root, generator(root))
+			before := contents(t, root)
+			change := prepared(t, l, c.a)
+			if err := l.Write(t.Context(), change, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			filler := filepath.Join(dir, "filler")
+			if err := os.WriteFile(filler, make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+				t.Fatal(err)
+			}
+			if _, err := l.Prepare(t.Context(), Arguments{Append: []string{"c=1"}, Owned: []string{"c=1"}}); !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("prepared without room: %v", err)
+			}
+			if err := l.Write(t.Context(), change, true, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Remove(filler), l.Forget(change)); err != nil {
+				t.Fatal(err)
+			}
+			if d := differing(before, contents(t, root)); len(d) > 0 {
+				t.Errorf("not as before: %v", d)
 			}
 		})
 	}

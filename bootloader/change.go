@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/kargs"
 )
@@ -96,7 +98,34 @@ func (l *Loader) Prepare(ctx context.Context, a Arguments) ([]byte, error) {
 	if len(c.Files) == 0 {
 		return nil, nil
 	}
+	if err := l.room(c); err != nil {
+		return nil, err
+	}
 	return json.Marshal(c)
+}
+
+// room refuses a change that the file systems have no room for, or that are read-only. The other side needs no room.
+func (l *Loader) room(c *change) error {
+	needs := map[uint64]uint64{}
+	for _, f := range c.Files {
+		dir, err := l.root.Ancestor(f.Path)
+		if err == nil {
+			err = l.root.Changeable(dir)
+		}
+		if err != nil {
+			return fmt.Errorf("checking the boot loader's files: %w", err)
+		}
+		space, err := l.root.Space(dir)
+		if err != nil {
+			return fmt.Errorf("checking space: %w", err)
+		}
+		needs[space.Device] += (uint64(len(f.New)) + 4095) &^ 4095
+		if need := needs[space.Device]; need > space.Bytes {
+			return fmt.Errorf("checking space: the file system of %s has %d bytes free, the kernel arguments need %d: %w",
+				dir, space.Bytes, need, unix.ENOSPC)
+		}
+	}
+	return nil
 }
 
 // same reports whether two files are alike. A file without bytes is not an absent one.
@@ -416,19 +445,55 @@ func (l *Loader) State(data []byte, old bool) (written, booted bool, err error) 
 const between = files.StagePrefix + "boot-"
 
 // put replaces one file. GRUB reads a disk without its journal: shortly after a power cut it may still see the replaced
-// file. So that one is kept under another name until Forget, or its blocks could have other contents by then.
+// file. So that one is kept under another name until Forget, or its blocks could have other contents by then. The other
+// side links the kept file in again, which needs no room on a disk that is full.
 func (l *Loader) put(w write, old bool) error {
 	at, err := l.root.Resolve(w.Path)
 	if err != nil {
 		return err
 	}
 	dir, base := path.Dir(at), path.Base(at)
-	if w.data == nil {
-		return errors.Join(l.root.Remove(at), l.root.Fsync(dir))
+	next, keep, kept := between+base+"-next", between+base+"-before-new", between+base+"-before-old"
+	if old {
+		keep, kept = kept, keep
 	}
 	if err := l.root.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	if w.data != nil {
+		if err := l.beside(at, next, kept, w.data); err != nil {
+			return err
+		}
+	}
+	if err := l.root.Remove(path.Join(dir, keep)); err != nil {
+		return err
+	}
+	_ = l.root.Link(at, dir, keep) // a new file has none before it; a file system without links keeps no journal either
+	if w.data == nil {
+		return errors.Join(l.root.Remove(at), l.root.Fsync(dir))
+	}
+	return errors.Join(l.root.Replace(dir, next, at), l.root.Fsync(dir))
+}
+
+// beside makes contents durable under the name next beside the file that they are for, whose owner and mode they get.
+func (l *Loader) beside(at, next, kept string, data []byte) error {
+	dir := path.Dir(at)
+	if err := l.root.Remove(path.Join(dir, next)); err != nil {
+		return err
+	}
+	was, err := l.read(path.Join(dir, kept))
+	if err == nil && same(was, data) {
+		err = l.root.Link(path.Join(dir, kept), dir, next)
+	} else {
+		err = l.stage(at, next, data)
+	}
+	if err != nil {
+		return err
+	}
+	return l.root.Fsync(path.Join(dir, next))
+}
+
+func (l *Loader) stage(at, name string, data []byte) error {
 	node, err := l.root.Inspect(at)
 	if err != nil {
 		return err
@@ -436,29 +501,8 @@ func (l *Loader) put(w write, old bool) error {
 	if node.Type != files.Regular {
 		node = files.Node{Type: files.Regular, Mode: 0o644}
 	}
-	node.Data, node.Label = w.data, "" // the directory's policy labels it
-	next := between + base + "-next"
-	err = l.root.Remove(path.Join(dir, next))
-	if err == nil {
-		err = l.root.Stage(dir, next, node)
-	}
-	if err == nil {
-		err = l.root.Fsync(path.Join(dir, next))
-	}
-	if err != nil {
-		return err
-	}
-	if w.Role == roleEntry || w.Role == roleGenerated {
-		kept := between + base + "-before-new"
-		if old {
-			kept = between + base + "-before-old"
-		}
-		if err := l.root.Remove(path.Join(dir, kept)); err != nil {
-			return err
-		}
-		_ = l.root.Link(at, dir, kept) // a file system without links keeps no journal either
-	}
-	return errors.Join(l.root.Replace(dir, next, at), l.root.Fsync(dir))
+	node.Data, node.Label = data, "" // the directory's policy labels it
+	return l.root.Stage(path.Dir(at), name, node)
 }
 
 // Forget removes what Write has left beside the boot loader's files. The change can be written afterwards, too.
