@@ -189,10 +189,10 @@ func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 	}
 	h.say("reboot", b.Why)
 	if err := h.services.rebootPolitely(context.WithoutCancel(ctx), b.Soft); err != nil {
-		if errors.As(err, new(*systemd.InhibitedError)) {
-			err = &Refused{Err: err}
+		if !errors.As(err, new(*systemd.InhibitedError)) {
+			return err // the reboot may have begun, and its boot is to be proved
 		}
-		return errors.Join(err, h.engine().WithdrawReboot(r, message.OneLine(err.Error())))
+		return errors.Join(&Refused{Err: err}, h.engine().WithdrawReboot(r, err.Error()))
 	}
 	a.result.Reboot, a.result.SoftReboot = RebootStarted, b.Soft
 	return nil

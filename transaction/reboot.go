@@ -27,6 +27,8 @@ type Rebooted struct {
 	Kernel string `json:"kernel,omitempty"`
 	// Baseline, after a no, is for the next verdict. It is nil once the host was found healthy.
 	Baseline *Baseline `json:"baseline,omitempty"`
+	// Before is the state of a host that had rolled back, which a reboot does not change.
+	Before *Standing `json:"before,omitempty"`
 }
 
 // Reboot is a boot without a change of the configuration.
@@ -63,36 +65,69 @@ func (e *Engine) BeginReboot(r *Record, o Reboot) error {
 	if o.Soft {
 		p.SoftReboot = SoftStarted
 	}
-	o.Begun = e.Now().UTC().Truncate(time.Second)
-	r.Pending, r.Rebooted = p, &o.Rebooted
+	r.order(o.Rebooted, e.Now())
+	if was := r.Rebooted.Baseline; was != nil {
+		p.Baseline = *was
+	}
+	r.Pending = p
 	r.setState(Working, "rebooting: "+o.Why, e.Now())
 	return errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("reboot recorded"))
 }
 
+// order notes that an order begins. What the host still owes after the order before, it owes after this one.
+func (r *Record) order(o Rebooted, now time.Time) {
+	o.Begun = now.UTC().Truncate(time.Second)
+	if was := r.Rebooted; was != nil {
+		o.Baseline = was.Baseline
+		if was.Ended.IsZero() {
+			o.Before = was.Before
+		}
+	}
+	if r.State == RolledBack {
+		was := r.Standing
+		o.Before = &was
+	}
+	r.Rebooted = &o
+}
+
 // RefuseReboot records that an order can't be carried out.
 func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
-	o.Begun = e.Now().UTC().Truncate(time.Second)
-	o.Ended, o.Failed = o.Begun, message.OneLine(why.Error())
-	r.Rebooted = &o
+	r.order(o, e.Now())
+	r.Rebooted.Ended, r.Rebooted.Failed = r.Rebooted.Begun, message.OneLine(why.Error())
 	return errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r))
 }
 
 // WithdrawReboot forgets a reboot that has not come, or whose verdict is not needed any more.
 func (e *Engine) WithdrawReboot(r *Record, why string) error {
-	if o := r.Rebooted; o != nil {
-		o.Failed = why
-	}
-	r.Pending = nil
-	r.setState(Done, "", e.Now())
+	r.Rebooted.failed(why)
+	r.over("", e.Now())
 	return e.store().save(r)
 }
 
-// decideReboot decides about an ordered reboot. Whichever deployment boots is the one that is proved.
+// over ends a reboot after which the host has what it had before.
+func (r *Record) over(reason string, now time.Time) {
+	r.Pending = nil
+	r.setState(Done, reason, now)
+	if o := r.Rebooted; o != nil && o.Before != nil {
+		r.Standing, o.Before = *o.Before, nil
+	}
+}
+
+// failed notes why an order that has not ended ends without its reboot.
+func (o *Rebooted) failed(why string) {
+	if o != nil && o.Ended.IsZero() {
+		o.Failed = message.OneLine(why)
+	}
+}
+
+// decideReboot decides about an ordered reboot. Whichever deployment boots is the one that is proved. Where the boot
+// leads to the deployment before, and the other one is still the default, that one would be tried for ever.
 func decideReboot(p *Pending, s situation) Decision {
+	fellBack := p.deploys() && s.Booted == p.From && s.Default == p.Deployment
 	switch {
 	case p.Phase == PhaseBoot && (s.BootID == p.BootID || p.SoftReboot == "" && sameKernel(s.BootID, p.BootID)):
 		return Decision{Do: AwaitBoot, Why: "the ordered reboot is still to come"}
-	case p.Phase == PhaseBoot:
+	case p.Phase == PhaseBoot && !fellBack:
 		return Decision{Do: FirstBoot, Why: "first boot after the ordered reboot"}
 	case s.Booted != p.From && s.Booted != p.Deployment:
 		return Decision{Do: Foreign, Why: fmt.Sprintf("booted deployment %s is neither %s, from which the host was "+
@@ -130,8 +165,10 @@ func (e *Engine) settleReboot(r *Record) error {
 			r.withhold(Withheld{Kind: "Kernel", Subject: o.Kernel, Why: "the reboot led to " + runs + " again"}, e.Now())
 		}
 	}
-	r.Pending = nil
-	r.setState(Done, "", e.Now())
+	if o != nil {
+		o.Baseline = nil
+	}
+	r.over("", e.Now())
 	return errors.Join(e.store().save(r), fault("settled"))
 }
 
@@ -178,9 +215,8 @@ func (e *Engine) tookBack(r *Record, why string) error {
 	if o := r.Rebooted; o != nil {
 		o.Failed, o.TakenBack = why, true
 	}
-	r.Pending = nil
-	r.setState(Done, fmt.Sprintf("deployment %s did not prove healthy, and the host went back from it: %s", p.Deployment,
-		why), e.Now())
+	r.over(fmt.Sprintf("deployment %s did not prove healthy, and the host went back from it: %s", p.Deployment, why),
+		e.Now())
 	return errors.Join(fault("returned"), e.store().save(r), fault("rolled back"))
 }
 
@@ -239,9 +275,7 @@ func (e *Engine) TakeReboot(r *Record, order *Rebooted, baseline func() (Baselin
 		r.setState(Working, p.waiting(), e.Now())
 	}
 	if order != nil {
-		o := *order
-		o.Begun = e.Now().UTC().Truncate(time.Second)
-		r.Rebooted = &o
+		r.order(*order, e.Now())
 	}
 	return e.store().save(r)
 }

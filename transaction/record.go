@@ -323,6 +323,9 @@ func (r *Record) setState(state State, reason string, now time.Time) {
 			reason = fmt.Sprintf("the host stays on %s, which was not proved", c.Config)
 		}
 	}
+	if o := r.Rebooted; state == Done && r.Pending == nil && o != nil && o.Baseline != nil {
+		state, reason = Degraded, "the host was not healthy after its reboot, and has had no verdict since"
+	}
 	r.Before = nil
 	if r.Pending == nil && state != Working {
 		r.Rebooted.ends(state, reason, now)

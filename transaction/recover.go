@@ -209,6 +209,7 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 		return e.stuck(ctx, r, d.Why, err)
 	}
 	r.Pending = nil
+	r.Rebooted.failed(d.Why)
 	state := Done
 	if d.Failed {
 		state = Degraded
@@ -498,8 +499,9 @@ func (e *Engine) gone(ctx context.Context, id string) (bool, error) {
 // Disown forgets a pending update whose deployments are not the booted one, because another configuration is asked for.
 // It undoes the effects of the journal. The next update starts from the host as it is then.
 func (e *Engine) Disown(ctx context.Context, r *Record) error {
+	const why = "something else changed the OS before the verdict"
 	if r.Pending.Road == RoadReboot {
-		return e.WithdrawReboot(r, "something else changed the OS before the verdict")
+		return e.WithdrawReboot(r, why)
 	}
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
@@ -520,6 +522,7 @@ func (e *Engine) Disown(ctx context.Context, r *Record) error {
 	if d := r.Pending.Deployment; d != "" && r.Pending.deploys() {
 		r.Discard = append(r.Discard, d)
 	}
+	r.Rebooted.failed(why)
 	r.Pending = nil
 	return e.store().save(r)
 }
