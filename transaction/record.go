@@ -266,6 +266,9 @@ func decodeRecord(data []byte) (*Record, error) {
 	strict := json.NewDecoder(bytes.NewReader(e.Record))
 	strict.DisallowUnknownFields()
 	if err := strict.Decode(r); err != nil {
+		if json.Unmarshal(e.Record, &Record{}) == nil {
+			return nil, fmt.Errorf("%w: %s: %w; go back to that version of the agent", errNewer, RecordPath, err)
+		}
 		return nil, fmt.Errorf("%w: %s: %w", errDamaged, RecordPath, err)
 	}
 	if r.Version != recordFormat {

@@ -4,8 +4,10 @@ package transaction
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -71,6 +73,17 @@ func TestNewerRecordIsRefusedAsSuch(t *testing.T) {
 	data := []byte(`{"sha256":"whatever a newer version puts here","record":{"version":2,"something":"new"}}`)
 	if _, err := decodeRecord(data); !errors.Is(err, errNewer) {
 		t.Errorf("%v", err)
+	}
+}
+
+// The sum is right, so a program of ours wrote it: people are told to use that one, not to put the record aside.
+func TestARecordWithAFieldOfANewerVersionIsRefusedAsSuch(t *testing.T) {
+	for text, want := range map[string]error{`{"version":1,"pending":{"new":1}}`: errNewer, `{"version":"1"}`: errDamaged,
+		`{"version":0}`: errDamaged} {
+		data := fmt.Appendf(nil, `{"sha256":"%x","record":%s}`, sha256.Sum256([]byte(text)), text)
+		if _, err := decodeRecord(data); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", text, err, want)
+		}
 	}
 }
 
