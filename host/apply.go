@@ -18,6 +18,7 @@ import (
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -89,7 +90,7 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 	}
 	a := &attempt{record: r, options: o, result: res, cfg: cfg}
 	if o.Order.ID != "" {
-		a.order = &transaction.Rebooted{ID: o.Order.ID, Why: o.Order.Why}
+		a.order = reboots.Ordered(h.root, h.bootID(), o.Order.ID, o.Order.Why)
 	}
 	err = h.apply(ctx, a)
 	return h.result(ctx, res, r), err

@@ -74,7 +74,7 @@ func (h *Host) wantsReboot(ctx context.Context, r *transaction.Record,
 	if r.Pending.NeedsReboot() {
 		seen.Configuration, seen.Committed = r.Pending.Config, r.Since
 	}
-	kept, before := reboots.Recall(h.root, h.bootID())
+	kept, before := reboots.Recall(h.root, h.bootID(), r.Rebooted)
 	if seen.Answers = kept; said != nil {
 		seen.Answers = *said
 	}
@@ -122,7 +122,7 @@ func (h *Host) carryOutOrder(ctx context.Context, r *transaction.Record, o Reboo
 		return fmt.Errorf("recovering the unfinished update: %w", err)
 	}
 	was, p := r.Rebooted, r.Pending
-	a := &attempt{record: r, result: res, order: &transaction.Rebooted{ID: o.ID, Why: o.Why},
+	a := &attempt{record: r, result: res, order: reboots.Ordered(h.root, h.bootID(), o.ID, o.Why),
 		options: ApplyOptions{RebootOptions: RebootOptions{SoftReboot: o.Soft, Timeout: o.Timeout}, Cluster: o.Cluster,
 			Hooks: o.Hooks}}
 	switch {
@@ -156,9 +156,7 @@ func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 		return err
 	}
 	a.cfg, _ = h.revision(r.Committed)
-	if a.cfg == nil {
-		a.cfg = &machineconfig.Config{}
-	}
+	a.cfg = cmp.Or(a.cfg, &machineconfig.Config{})
 	if err := h.otherManagers(ctx, a.cfg, true); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/transaction"
@@ -38,6 +39,19 @@ func Leads(all []ostree.Deployment, withheld []transaction.Withheld, soft bool, 
 			w.Since.Format(time.RFC3339), w.Why)
 	}
 	return booted, other.ID, nil
+}
+
+// Ordered returns the record of an order that is about to be carried out, with what programs have said in this boot.
+func Ordered(root *files.Root, boot, id, why string) *transaction.Rebooted {
+	o := &transaction.Rebooted{ID: id, Why: why, Wanted: map[string]time.Time{}}
+	said, wanted := Recall(root, boot, nil)
+	programs := map[api.RebootKind]bool{api.RebootHook: said.Hook != "", api.RebootPackages: said.NeedsReboot}
+	for kind, says := range programs {
+		if r := reason(wanted, kind); says && r != nil {
+			o.Wanted[string(kind)] = r.Since
+		}
+	}
+	return o
 }
 
 // Shown returns an ordered reboot as it is told, nil where none was ordered.

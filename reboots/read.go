@@ -87,14 +87,23 @@ func kernels(root *files.Root) []Kernel {
 	return out
 }
 
-// Recall returns what programs said in this boot, and the reasons that were kept with it.
-func Recall(root *files.Root, boot string) (Answers, *api.RebootWanted) {
+// Recall returns what programs said in this boot, and the reasons that were kept with it. Before programs were asked in
+// this boot, the reasons are what they had said before the last ordered reboot: a program that no boot satisfies would
+// have the host rebooted without end.
+func Recall(root *files.Root, boot string, last *transaction.Rebooted) (Answers, *api.RebootWanted) {
 	var k kept
 	data, err := root.ReadFile(keptPath)
-	if err != nil || json.Unmarshal(data, &k) != nil || k.Boot != boot {
+	if err == nil && json.Unmarshal(data, &k) == nil && k.Boot == boot {
+		return k.Answers, k.Wanted
+	}
+	if last == nil {
 		return Answers{}, nil
 	}
-	return k.Answers, k.Wanted
+	before := &api.RebootWanted{}
+	for kind, since := range last.Wanted {
+		before.Reasons = append(before.Reasons, api.RebootReason{Kind: api.RebootKind(kind), Since: since})
+	}
+	return Answers{}, before
 }
 
 // Keep keeps both, where they differ from what was kept.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -80,6 +81,45 @@ func TestWhatWantsAReboot(t *testing.T) {
 		if d := cmp.Diff(c.want, text(Reasons(c.seen, c.withheld, c.before, now))); d != "" {
 			t.Errorf("%s:\n%s", c.what, d)
 		}
+	}
+}
+
+// A program that says the same after each boot wants no second one: the answer keeps its time over an ordered reboot.
+func TestAWantThatAnOrderedRebootDidNotEndIsNoNewOne(t *testing.T) {
+	root, err := files.OpenWritable(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	hook := Answers{Hook: "/etc/noderefit/hooks/reboot-wanted.d/10-leak", Said: "3 leaks"}
+	ask := func(boot string, last *transaction.Rebooted, s Seen, at time.Time) []string {
+		t.Helper()
+		_, before := Recall(root, boot, last)
+		wanted := Reasons(s, nil, before, at)
+		if err := Keep(root, boot, s.Answers, wanted); err != nil {
+			t.Fatal(err)
+		}
+		return text(wanted)
+	}
+	same := []string{"Hook 1h0m0s ago: " + hook.Hook + ": 3 leaks"}
+	if d := cmp.Diff(same, ask("one", nil, Seen{Answers: hook}, ago(time.Hour))); d != "" {
+		t.Error(d)
+	}
+	order := Ordered(root, "one", "id", "leaks")
+	if d := cmp.Diff(same, ask("two", order, Seen{Answers: hook}, now)); d != "" {
+		t.Errorf("after the ordered reboot:\n%s", d)
+	}
+	// The program says no for a while: then its yes is a new one.
+	ask("three", order, Seen{}, now)
+	if d := cmp.Diff([]string{"Hook 0s ago: " + hook.Hook + ": 3 leaks"}, ask("three", order, Seen{Answers: hook}, now)); d != "" {
+		t.Errorf("after a no:\n%s", d)
+	}
+	// What wants a reboot by a file that no boot inherits is new.
+	ask("four", nil, Seen{Required: &Required{Since: ago(time.Hour)}}, now)
+	order = Ordered(root, "four", "id", "packages")
+	if d := cmp.Diff([]string{"Packages 1m0s ago: /run/reboot-required: a restart is required"},
+		ask("five", order, Seen{Required: &Required{Since: ago(time.Minute)}}, now)); d != "" {
+		t.Errorf("packages:\n%s", d)
 	}
 }
 

@@ -23,8 +23,10 @@ type Rebooted struct {
 	Ended     time.Time `json:"ended,omitzero"`
 	Failed    string    `json:"failed,omitempty"`
 	TakenBack bool      `json:"takenBack,omitempty"`
-	// Kernel is the newest kernel that was installed.
-	Kernel string `json:"kernel,omitempty"`
+	// Kernel is the newest kernel that was installed. Wanted is since when programs of the host had said that they want a
+	// reboot, by api.RebootKind: what they say right after the boot is no new want.
+	Kernel string               `json:"kernel,omitempty"`
+	Wanted map[string]time.Time `json:"wanted,omitempty"`
 	// Baseline, after a no, is for the next verdict. It is nil once the host was found healthy.
 	Baseline *Baseline `json:"baseline,omitempty"`
 	// Before is the state of a host that had rolled back, which a reboot does not change.

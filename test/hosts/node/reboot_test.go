@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
@@ -62,7 +64,7 @@ func TestAHostOfPackagesSaysWhatWantsARebootAndIsProvedAfterIt(t *testing.T) {
 		t.Fatal(out)
 	}
 	hook(t, n, "/etc/noderefit/hooks/reboot-wanted.d/10-no", "#!/bin/sh\necho nothing\nexit 1\n")
-	hook(t, n, "/etc/noderefit/hooks/reboot-wanted.d/20-leak", "#!/bin/sh\ntest -e /run/leak || exit 1\necho memory is lost\necho more\n")
+	hook(t, n, "/etc/noderefit/hooks/reboot-wanted.d/20-leak", "#!/bin/sh\ntest -e /run/leak || test -e /etc/leak || exit 1\necho memory is lost\necho more\n")
 	if got := wanted(status(ctx, t, n)); got != "Packages /run/reboot-required: System restart required libc6,linux-base" {
 		t.Errorf("%s", got)
 	}
@@ -81,11 +83,22 @@ func TestAHostOfPackagesSaysWhatWantsARebootAndIsProvedAfterIt(t *testing.T) {
 	}
 	run(ctx, t, n, 0, "reboot", "--id=one", "--why=packages") // it was carried out
 
+	// A hook that no boot satisfies: what it says after the boot is no new want.
+	if out, exit := shell(ctx, t, n, "touch /etc/leak"); exit != 0 {
+		t.Fatal(out)
+	}
+	run(ctx, t, n, 0, "wants-reboot")
+	before := status(ctx, t, n).RebootWanted
+
 	put(t, n, "/etc/kubernetes/kubelet.conf", "fail", 0o644)
 	run(ctx, t, n, -1, "reboot", "--id=two", "--verdict-timeout=30s")
 	s = ended(ctx, t, n, "two", transaction.Degraded)
 	if !strings.Contains(s.Rebooted.Failed, "kubelet") || s.Rebooted.TakenBack || len(s.Quarantined) > 0 || n.Boots() != boots+2 {
 		t.Errorf("%+v %+v, %d boots", s, s.Rebooted, n.Boots()-boots)
+	}
+	run(ctx, t, n, 0, "wants-reboot")
+	if d := cmp.Diff(before, status(ctx, t, n).RebootWanted); d != "" || before == nil {
+		t.Errorf("the hook wants another reboot:\n%s", d)
 	}
 	if out, exit := shell(ctx, t, n, "rm /etc/kubernetes/kubelet.conf && systemctl reset-failed kubelet && systemctl restart kubelet"); exit != 0 {
 		t.Fatal(out)
