@@ -109,6 +109,8 @@ type Rebooted struct {
 	Failed string `json:"failed,omitempty"`
 	// TakenBack is true where the host went back to the deployment before.
 	TakenBack bool `json:"takenBack,omitempty"`
+	// Soft is true where only the userspace was restarted.
+	Soft bool `json:"soft,omitempty"`
 }
 
 // RebootMode is what a RolloutPolicy does about hosts that want a reboot.

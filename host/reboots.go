@@ -147,8 +147,9 @@ func (h *Host) carryOutOrder(ctx context.Context, r *transaction.Record, o Reboo
 
 // rebootAsIs reboots without a change of the configuration.
 func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
-	r, b := a.record, transaction.Reboot{Rebooted: *a.order, Soft: a.options.SoftReboot,
+	r, b := a.record, transaction.Reboot{Rebooted: *a.order,
 		Timeout: cmp.Or(a.options.Timeout, api.DefaultVerdictTimeout)}
+	b.Soft = a.options.SoftReboot
 	if err := h.mayReboot(ctx, r, &b); err != nil {
 		if errors.As(err, new(*UnreachableError)) {
 			err = errors.Join(err, h.engine().RefuseReboot(r, b.Rebooted, err))

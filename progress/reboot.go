@@ -132,7 +132,7 @@ func orderID(parts ...string) string {
 // person's order for the node comes first, then a person's order for the pool, then what the host wants. An order that
 // began after a cause has answered the cause.
 func (p *Pool) AskReboot(n *Node, mode api.RebootMode) *RebootAsk {
-	if r := n.Reboot; r != nil && !n.answered(n.requestID(r), r.Since) {
+	if r := n.Reboot; r != nil && !n.answered(n.requestID(r), r) {
 		return &RebootAsk{Order: requested(n.requestID(r), r), Since: r.Since, Alone: true, Bypass: r.Bypass}
 	}
 	if r := p.Reboot; r != nil && !p.answeredBy(n) {
@@ -147,7 +147,7 @@ func (p *Pool) AskReboot(n *Node, mode api.RebootMode) *RebootAsk {
 	for _, r := range n.RebootWanted.Reasons {
 		// A configuration that was left to people when it was committed is rolled where that is no longer so.
 		rolls := mode == api.RebootsRoll || r.Kind == api.RebootConfiguration && mode != api.RebootsManual
-		if !rolls || n.Rebooted != nil && !n.Rebooted.Begun.Before(r.Since) {
+		if !rolls || n.rebootedFor(r.Since) {
 			continue
 		}
 		reasons = append(reasons, r)
@@ -175,20 +175,28 @@ func (p *Pool) requestID(n *Node) string {
 	return orderID("pool", p.Name, n.Name, p.Reboot.Since.UTC().Format(time.RFC3339))
 }
 
-// answered reports whether a person's order is over: it was carried out, or a later one was and the boot was healthy.
-func (n *Node) answered(id string, since time.Time) bool {
-	return n.carriedOut(id) || n.RebootedSince(since)
+// rebootedFor reports whether an order that began after a want of the host has answered the want. A restart of the
+// userspace answers none: it brings no kernel, and what programs of the host want is a boot.
+func (n *Node) rebootedFor(since time.Time) bool {
+	r := n.Rebooted
+	return r != nil && !r.Soft && !r.Begun.Before(since)
+}
+
+// answered reports whether a person's order is over: it was carried out, or a later one was that did as much, and the
+// boot was healthy.
+func (n *Node) answered(id string, order *api.RebootRequest) bool {
+	return n.carriedOut(id) || n.RebootedSince(order.Since) && (order.Soft || !n.Rebooted.Soft)
 }
 
 // RebootAnswered reports whether a person's order for the node is over.
 func (n *Node) RebootAnswered() bool {
-	return n.Reboot != nil && n.answered(n.requestID(n.Reboot), n.Reboot.Since)
+	return n.Reboot != nil && n.answered(n.requestID(n.Reboot), n.Reboot)
 }
 
 // answeredBy reports whether the order for the pool is over on the node. A node that is younger than the order has
 // booted since.
 func (p *Pool) answeredBy(n *Node) bool {
-	return n.Created.After(p.Reboot.Since) || n.answered(p.requestID(n), p.Reboot.Since)
+	return n.Created.After(p.Reboot.Since) || n.answered(p.requestID(n), p.Reboot)
 }
 
 // RebootAnswered reports whether a person's order for the pool is over on each of its nodes.
@@ -310,8 +318,8 @@ func (r *Report) rebootWanted(n *nodeReport) *Answer {
 	} else {
 		a.Because = "the node has " + n.Current
 	}
-	if b := n.Rebooted; wants && b != nil && !b.Begun.Before(since) {
-		a.Because += "; it was rebooted at " + b.Begun.UTC().Format(time.RFC3339) + " and wants one all the same"
+	if wants && n.rebootedFor(since) {
+		a.Because += "; it was rebooted at " + n.Rebooted.Begun.UTC().Format(time.RFC3339) + " and wants one all the same"
 	}
 	hold := (*Hold)(nil)
 	if re := n.pool.Rules.Reboots; re != nil {

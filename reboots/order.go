@@ -59,7 +59,8 @@ func Shown(o *transaction.Rebooted) *api.Rebooted {
 	if o == nil {
 		return nil
 	}
-	return &api.Rebooted{ID: o.ID, Why: o.Why, Begun: o.Begun, Ended: o.Ended, Failed: o.Failed, TakenBack: o.TakenBack}
+	return &api.Rebooted{ID: o.ID, Why: o.Why, Begun: o.Begun, Ended: o.Ended, Failed: o.Failed, TakenBack: o.TakenBack,
+		Soft: o.Soft}
 }
 
 // AskHooks asks hooks in their order. The first one that wants a reboot is the answer, with the first line that it has

@@ -115,7 +115,7 @@ func rebootWord(t *testing.T, n *progress.Node, key, value string) {
 		n.Orders.Reboot = &api.RebootOrder{ID: "one", Why: "packages ask"}
 		n.Rebooted = &api.Rebooted{ID: "one", Begun: at}
 	case "rebooted":
-		n.Rebooted = &api.Rebooted{ID: "one", Begun: at, Ended: at.Add(time.Minute)}
+		n.Rebooted = &api.Rebooted{ID: "one", Begun: at, Ended: at.Add(time.Minute), Soft: more == "soft"}
 	case "broken":
 		n.Rebooted = &api.Rebooted{ID: "one", Begun: at, Ended: at.Add(time.Minute), Failed: "the kubelet is down"}
 	case "requested":

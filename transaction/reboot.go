@@ -23,6 +23,8 @@ type Rebooted struct {
 	Ended     time.Time `json:"ended,omitzero"`
 	Failed    string    `json:"failed,omitempty"`
 	TakenBack bool      `json:"takenBack,omitempty"`
+	// Soft means that only the userspace is restarted.
+	Soft bool `json:"soft,omitempty"`
 	// Kernel is the newest kernel that was installed. Wanted is since when programs of the host had said that they want a
 	// reboot, by api.RebootKind: what they say right after the boot is no new want.
 	Kernel string               `json:"kernel,omitempty"`
@@ -39,7 +41,6 @@ type Reboot struct {
 
 	// Booted is the deployment that runs, and Next the one that is known to boot next; both are "" without ostree.
 	Booted, Next string
-	Soft         bool
 	Timeout      time.Duration
 	Baseline     Baseline
 }
