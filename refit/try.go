@@ -310,8 +310,8 @@ func keeping(n *progress.Node, order *api.Trial, long time.Duration, pool string
 	return "", true, nil
 }
 
-// endKept hands the documents to the pool, unless the pool has got another configuration meanwhile: with that one no
-// node has tried them.
+// endKept hands the documents to the pool, unless the pool or its MachineConfigs are others meanwhile: with these no
+// node has tried the documents, and what somebody else has written is not written over.
 func (c *Cluster) endKept(ctx context.Context, out io.Writer, name string, order *api.Trial,
 	docs *machineconfig.Documents,
 ) error {
@@ -319,16 +319,23 @@ func (c *Cluster) endKept(ctx context.Context, out io.Writer, name string, order
 	if err != nil {
 		return err
 	}
-	switch target := pool.Spec.Configuration.Name; target {
-	case order.Config:
-		_, err := fmt.Fprintf(out, "pool %s has %s already; follow the rollout: kubectl refit watch %s\n", name, target, name)
+	present, err := c.render(ctx, &PlanDocument{}, pool, &machineconfig.Documents{}, Proposal{})
+	if err != nil {
+		return fmt.Errorf("nothing was handed to pool %s: rendering it as it is: %w", name, err)
+	}
+	switch target := pool.Spec.Configuration.Name; {
+	case target == order.Config || target == order.From && present.Name == order.Config:
+		_, err := fmt.Fprintf(out, "pool %s has %s already; follow the rollout: kubectl refit watch %s\n", name, order.Config,
+			name)
 		return err
-	case order.From:
-		return c.handOver(ctx, out, name, docs)
-	default:
+	case target != order.From:
 		return fmt.Errorf("nothing was handed to pool %s: the pool has %s now, and the node tried the documents with %s: "+
 			"try again", name, target, order.From)
+	case present.Name != order.From:
+		return fmt.Errorf("nothing was handed to pool %s: the MachineConfigs of the pool have changed and make %s now, and "+
+			"the node tried the documents with %s: try again", name, present.Name, order.From)
 	}
+	return c.handOver(ctx, out, name, docs)
 }
 
 // kept is the error of a program that ends before it could hand the documents to the pool.

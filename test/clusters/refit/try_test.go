@@ -130,12 +130,7 @@ func TestWhatANodeKeepsIsHandedToThePool(t *testing.T) {
 	l.node("keeps-1", "keeps", now, now, api.Done, nil)
 	file := l.tunes("keeps", "60-keeps", "a")
 	r, done := l.start("try", "-f", file, "--node", "keeps-1", "--keep")
-	var order *api.Trial
-	for deadline := time.Now().Add(time.Minute); order == nil; time.Sleep(100 * time.Millisecond) {
-		if order = l.readNode("keeps-1").Trial; time.Now().After(deadline) {
-			t.Fatal("no order was given")
-		}
-	}
+	order := l.ordered("keeps-1")
 	configs := l.MachineConfigs.MachineconfigurationV1().MachineConfigs()
 	if _, err := configs.Get(l.ctx, "60-keeps", metav1.GetOptions{}); err == nil {
 		t.Error("the pool has the document before the node has proved it")
@@ -161,16 +156,49 @@ func TestNothingIsHandedOverWhereTheTrialFails(t *testing.T) {
 	l.pool("fails", now, now, nil)
 	l.node("fails-1", "fails", now, now, api.Done, nil)
 	r, done := l.start("try", "-f", l.tunes("fails", "60-fails", "a"), "--node", "fails-1", "--keep")
-	var order *api.Trial
-	for deadline := time.Now().Add(time.Minute); order == nil; time.Sleep(100 * time.Millisecond) {
-		if order = l.readNode("fails-1").Trial; time.Now().After(deadline) {
-			t.Fatal("no order was given")
-		}
-	}
+	order := l.ordered("fails-1")
 	begun := time.Now().UTC().Truncate(time.Second)
 	l.annotate("fails-1", map[string]string{api.TriedKey: api.Encode(api.Tried{
 		Config: order.Config, From: now, Ordered: order.Since, Begun: begun, Ended: begun, Because: "it failed: kubelet is down",
 	})})
 	<-done
 	r.fails(t, 1, "nothing was handed to pool fails", "kubelet is down")
+}
+
+// A MachineConfig that somebody has written meanwhile is theirs, also before the pool has it.
+func TestNothingIsHandedOverWhereTheMachineConfigsAreOthers(t *testing.T) {
+	l := newLab(t)
+	source := l.config("moves", "50-moves", "/etc/moves", "1")
+	l.source(source)
+	now := l.render("moves", source)
+	l.pool("moves", now, now, nil)
+	l.node("moves-1", "moves", now, now, api.Done, nil)
+	r, done := l.start("try", "-f", l.tunes("moves", "60-moves", "a"), "--node", "moves-1", "--keep")
+	order := l.ordered("moves-1")
+	l.source(l.config("moves", "60-moves", "/etc/sysctl.d/90-tuned.conf", "theirs"))
+	configs := l.MachineConfigs.MachineconfigurationV1().MachineConfigs()
+	theirs, err := configs.Get(l.ctx, "60-moves", metav1.GetOptions{})
+	l.must(err)
+	begun := time.Now().UTC().Truncate(time.Second)
+	l.annotate("moves-1", map[string]string{api.TriedKey: api.Encode(api.Tried{
+		Config: order.Config, From: now, Ordered: order.Since, Begun: begun, Proved: begun,
+	})})
+	<-done
+	r.fails(t, 1, "nothing was handed to pool moves", "the MachineConfigs of the pool have changed", "try again")
+	if is, err := configs.Get(l.ctx, "60-moves", metav1.GetOptions{}); err != nil || is.ResourceVersion != theirs.ResourceVersion {
+		t.Errorf("60-moves was written over: %+v, %v", is, err)
+	}
+}
+
+// ordered waits for the order to try a configuration.
+func (l *lab) ordered(node string) *api.Trial {
+	l.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		if order := l.readNode(node).Trial; order != nil {
+			return order
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatal("no order was given")
+		}
+	}
 }
