@@ -313,6 +313,19 @@ var people = []mistake{
 	{"an approval of another digest", plugin + " approve careful --digest sha256:y", nil, 1, []string{"the nodes have staged no OS, and not sha256:y"}},
 	{"a reason without end", plugin + " approve careful --why " + strings.Repeat("x", 501), nil, 2, []string{"--why: 501 bytes"}},
 	{"a hold without a reason", plugin + " hold slip-1", nil, 2, []string{"--why"}},
+	{"a reboot of what", plugin + " reboot --why x", nil, 2, []string{"NODE|POOL is needed", "see kubectl refit reboot --help"}},
+	{"a reboot without a reason", plugin + " reboot slip-1", nil, 2, []string{"--why", "reason is needed"}},
+	{"a reason for a reboot without end", plugin + " reboot slip-1 --why " + strings.Repeat("x", 501), nil, 2, []string{"--why: 501 bytes"}},
+	{"a reboot of a node misspelt", plugin + " reboot slpi-1 --why x", nil, 1, []string{"slpi-1", "did you mean slip-1?"}},
+	{"a reboot of two nodes", plugin + " reboot slip-1 slip-3 --why x", nil, 2, []string{`unexpected argument "slip-3"`, "see kubectl refit reboot --help"}},
+	{"a reboot that is taken back for a reason", plugin + " reboot slip-1 --cancel --why x", nil, 2, []string{"flag --cancel: goes without --why, --soft and --bypass"}},
+	{"a reboot of a node that nobody ordered, taken back", plugin + " reboot slip-1 --cancel", nil, 0, []string{"node slip-1 has no order to reboot by a person"}},
+	{"a reboot of a pool that nobody ordered, taken back", plugin + " reboot slip --cancel", nil, 0, []string{"pool slip is not to reboot"}},
+	{"a reboot of a node on its way", plugin + " reboot slip-2 --why x", nil, 1, []string{"node slip-2 is on its way to rendered-slip-", "order the reboot when it has arrived (kubectl refit explain node/slip-2)"}},
+	{"a reboot of a paused pool", plugin + " reboot stopped --why x", nil, 1, []string{"pool stopped is paused, so no node of it reboots: kubectl refit resume stopped comes first"}},
+	{"a reboot of a node of a paused pool", plugin + " reboot stopped-1 --why x", nil, 1, []string{"kubectl refit resume stopped comes first"}},
+	{"a reboot that a policy never makes", plugin + " reboot never-1 --why x", nil, 2, []string{"RolloutPolicy never has reboots: Never; with --bypass the order is carried out all the same"}},
+	{"a reboot by somebody without rights", plugin + " reboot slip-1 --why x --as nobody", nil, 1, []string{"not allowed"}},
 	{"a hold of a node misspelt", plugin + " hold slpi-1 --why x", nil, 1, []string{"slpi-1"}},
 	{"a hold for a time that is none", plugin + " hold slip-1 --why x --for soon", nil, 2, []string{"--for", "soon"}},
 	{"a release of nothing", plugin + " release slip-1", nil, 0, []string{"slip-1"}},
@@ -385,7 +398,7 @@ var lists = map[string]string{
 
 // scene makes the pools that the rows name.
 func (l *lab) scene() {
-	for _, pool := range []string{"slip", "stopped", "first", "careful"} {
+	for _, pool := range []string{"slip", "stopped", "first", "careful", "never"} {
 		was := l.config(pool, "50-"+pool, "/etc/motd", "a")
 		now := l.config(pool, "50-"+pool, "/etc/motd", "b")
 		a, b := l.render(pool, was), l.render(pool, now)
@@ -414,14 +427,16 @@ func (l *lab) scene() {
 			l.node("slip-3", pool, a, a, api.Done, nil)
 		}
 	}
-	const policy = `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"careful"},` +
-		`"spec":{"pools":["careful"],"approval":{}}}`
-	l.must(l.Client.CoreV1().RESTClient().Post().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies").
-		SetHeader("Content-Type", "application/json").Body([]byte(policy)).Do(l.ctx).Error())
-	l.t.Cleanup(func() {
-		l.must(l.Client.CoreV1().RESTClient().Delete().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies/careful").
-			Do(context.Background()).Error())
-	})
+	for name, spec := range map[string]string{"careful": `"approval":{}`, "never": `"reboots":"Never"`} {
+		policy := `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"` + name +
+			`"},"spec":{"pools":["` + name + `"],` + spec + `}}`
+		l.must(l.Client.CoreV1().RESTClient().Post().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies").
+			SetHeader("Content-Type", "application/json").Body([]byte(policy)).Do(l.ctx).Error())
+		l.t.Cleanup(func() {
+			l.must(l.Client.CoreV1().RESTClient().Delete().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies/" + name).
+				Do(context.Background()).Error())
+		})
+	}
 }
 
 // internals are words that say something only to those who know the source.
