@@ -155,8 +155,10 @@ func noReboot(l *commandLine, c *call) error {
 	return nil
 }
 
+// softReboot allows a soft reboot, but not where a reboot of the machine is ordered: a soft one brings no kernel.
 func softReboot(l *commandLine, c *call) error {
-	if c.hands.options.SoftReboot {
+	full := c.request != nil && c.request.Reboot != nil && !c.request.Reboot.Soft
+	if c.hands.options.SoftReboot && !full {
 		l.add("--soft-reboot=auto")
 	}
 	return nil

@@ -45,3 +45,27 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 		}
 	}
 }
+
+// An order to boot the machine is not carried out by a restart of the userspace.
+func TestTheHandsAllowASoftRebootWhereNoOtherIsOrdered(t *testing.T) {
+	t.Parallel()
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	for i, c := range []struct {
+		order *api.RebootOrder
+		soft  bool
+	}{{nil, true}, {&api.RebootOrder{ID: "one", Soft: true}, true}, {&api.RebootOrder{ID: "one"}, false}} {
+		hands := &Client{root: root, options: Options{SoftReboot: true}}
+		call := &call{hands: hands, verb: agent.ApplyVerb, request: &Request{Name: "rendered-worker-b", Reboot: c.order}}
+		argv, err := call.handOver(fmt.Sprintf("/run/%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(argv, "--soft-reboot=auto") != c.soft {
+			t.Errorf("%+v: %v", c.order, argv)
+		}
+	}
+}

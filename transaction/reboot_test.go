@@ -78,3 +78,22 @@ func TestARebootKeepsThatTheHostRolledBack(t *testing.T) {
 		}
 	}
 }
+
+// What wants a boot is not answered by an update that restarted the userspace alone.
+func TestAnOrderKnowsThatItsUpdateRestartedTheUserspace(t *testing.T) {
+	e := &Engine{Root: host(t, nil), BootID: thisBoot, Now: time.Now, Say: func(string, string) {}}
+	r := switching(PhaseBoot, func(p *Pending) { p.SoftReboot = SoftPlanned })
+	err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.TakeReboot(r, &Rebooted{ID: "one"}, nil))
+	for _, c := range []struct {
+		how  SoftReboot
+		soft bool
+	}{{SoftStarted, true}, {"", false}} {
+		if err = errors.Join(err, e.BootBy(r, c.how)); err != nil || r.Rebooted.Soft != c.soft {
+			t.Errorf("%q: %+v, %v", c.how, r.Rebooted, err)
+		}
+	}
+	r.Rebooted.Ended = time.Unix(1, 0)
+	if err := e.BootBy(r, SoftStarted); err != nil || r.Rebooted.Soft {
+		t.Errorf("an order that is over: %+v, %v", r.Rebooted, err)
+	}
+}

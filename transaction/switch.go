@@ -45,6 +45,9 @@ func (p *Pending) waiting() string {
 // BootBy records how the committed deployment is going to be booted, before that boot is started.
 func (e *Engine) BootBy(r *Record, how SoftReboot) error {
 	r.Pending.SoftReboot = how
+	if o := r.Rebooted; o != nil && o.Ended.IsZero() {
+		o.Soft = how == SoftStarted
+	}
 	r.setState(Working, r.Pending.waiting(), e.Now())
 	return e.store().save(r)
 }
