@@ -183,7 +183,7 @@ func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 	} else if h.plain == nil {
 		b.Kernel = reboots.Newest(h.root)
 	}
-	if err = errors.Join(err, h.engine().BeginReboot(r, b)); err != nil {
+	if err = errors.Join(err, h.engine().BeginReboot(ctx, r, b)); err != nil {
 		return err
 	}
 	h.say("reboot", b.Why)

@@ -4,14 +4,18 @@ package transaction
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// counts reports whether the boot loader may be counting boots for an update on that road.
-func (e *Engine) counts(road Road) bool { return e.Counter != nil && road == RoadSwitch }
+// counts reports whether the boot loader may be counting boots for what is pending on that road. On the staged road it
+// does so for another program.
+func (e *Engine) counts(road Road) bool {
+	return e.Counter != nil && (road == RoadSwitch || road == RoadReboot)
+}
 
 // countBoots makes the boot loader count the boots of the deployment that is about to become the default, if the boot
 // loader can. After too many boots the machine falls back on the entry after that one. before has the deployments as
@@ -36,7 +40,33 @@ func (e *Engine) countBoots(ctx context.Context, p *Pending, before []ostree.Dep
 	return nil
 }
 
-// uncount ends the counting of an update's boots.
+// countReboot makes the boot loader count the boots of a deployment of somebody else to which an ordered reboot leads,
+// if the boot loader can. It does so only where the machine would fall back on the deployment that runs: the order of
+// the boot entries is that of somebody else, and stays.
+func (e *Engine) countReboot(ctx context.Context, p *Pending) error {
+	if !e.counts(p.Road) || !p.deploys() {
+		return nil
+	}
+	all, err := e.Deployments.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("reading deployments: %w", err)
+	}
+	var order []string
+	for _, d := range all {
+		if !d.Staged {
+			order = append(order, d.ID)
+		} else if !d.Locked {
+			order = slices.Insert(order, 0, d.ID) // the shutdown puts it before the others
+		}
+	}
+	if len(order) < 2 || order[0] != p.Deployment || order[1] != p.From {
+		return nil
+	}
+	_, err = e.Counter.Set(e.Counter.Limit())
+	return errors.Join(err, fault("counted"))
+}
+
+// uncount ends the counting of an update's boots, or of those of an ordered reboot.
 func (e *Engine) uncount(road Road) error {
 	if !e.counts(road) {
 		return nil

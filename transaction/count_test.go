@@ -27,6 +27,7 @@ type machine struct {
 	dir    string
 
 	list    []string // of deployments; the first is the default
+	staged  string   // becomes the first in an orderly shutdown
 	booted  string
 	boots   map[string]int
 	starts  int
@@ -37,6 +38,7 @@ type machine struct {
 	// moments are those that have passed, one before and one after each effect; the power goes at number cut.
 	moments, cut int
 	soft         bool              // the first boot of B is one of the userspace alone
+	order        bool              // B is somebody else's, and a reboot is ordered
 	off, last    bool              // last: the power went on B with no boot left
 	disk         map[string]string // as it is when the power is gone
 }
@@ -122,6 +124,12 @@ func (m *machine) boot(comesUp func(booted string, boot int) bool) bool {
 		}
 		m.off = false
 	}
+	if m.staged != "" && m.cut != 0 && m.moments >= m.cut {
+		m.staged = ""
+	}
+	if m.staged != "" {
+		m.list, m.staged = slices.Insert(m.list, 0, m.staged), ""
+	}
 	entry := 0
 	switch {
 	case !m.counted:
@@ -150,6 +158,9 @@ func (m *machine) softBoot(comesUp func(booted string, boot int) bool) bool {
 
 func (m *machine) Status(context.Context) ([]ostree.Deployment, error) {
 	var out []ostree.Deployment
+	if m.staged != "" {
+		out = append(out, ostree.Deployment{ID: m.staged, Staged: true})
+	}
 	for i, id := range m.list {
 		out = append(out, ostree.Deployment{ID: id, Index: i, Booted: id == m.booted, Default: i == 0})
 	}
@@ -297,7 +308,11 @@ func TestBootLoaderThatCountsEndsOnOneSide(t *testing.T) {
 func (m *machine) run(t *testing.T, name string, comesUp func(string, int) bool, healthy bool) bool {
 	t.Helper()
 	ctx := t.Context()
-	if err := m.update(ctx); err != nil && !m.off {
+	begin := m.update
+	if m.order {
+		begin = m.reboot
+	}
+	if err := begin(ctx); err != nil && !m.off {
 		t.Errorf("%s: %v", name, err)
 		return false
 	}
@@ -343,5 +358,88 @@ func (m *machine) judge(name, ends string, boots int, why string) {
 	}
 	if on := r.Committed != nil && r.Committed.Deployment == "B"; on != (ends == "B") {
 		m.t.Errorf("%s: committed %+v", name, r.Committed)
+	}
+}
+
+// reboot begins an ordered reboot to somebody else's B.
+func (m *machine) reboot(ctx context.Context) error {
+	r, err := m.engine.store().Load()
+	if err != nil {
+		return err
+	}
+	return m.engine.BeginReboot(ctx, r, Reboot{Rebooted: Rebooted{ID: "one"}, Booted: "A", Next: "B", Timeout: time.Hour})
+}
+
+// A deployment of somebody else is held to the same: whatever becomes of it, the machine comes to rest on it or on A.
+func TestBootsOfAnotherProgramsDeploymentAreCounted(t *testing.T) {
+	never := func(string, int) bool { return false }
+	always := func(string, int) bool { return true }
+	for _, c := range []struct {
+		name    string
+		list    []string
+		staged  string
+		comesUp func(booted string, boot int) bool // of B
+		healthy bool
+		ends    string
+		boots   int // of B
+		why     string
+	}{
+		{"B hangs", []string{"B", "A", "O"}, "", never, false, "A", 3, "the boot loader gave B up after 3 boots, of which none came up"},
+		{"B is staged, and hangs", []string{"A", "O"}, "B", never, false, "A", 3, "the boot loader gave B up after 3 boots"},
+		{"B is good", []string{"B", "A"}, "", always, true, "B", 1, ""},
+		{"B is staged, and good", []string{"A", "O"}, "B", always, true, "B", 1, ""},
+		{"B is staged, and bad", []string{"A", "O"}, "B", always, false, "A", 1, "x.service failed"},
+		{"B is bad", []string{"B", "A", "O"}, "", always, false, "A", 1, "x.service failed"},
+	} {
+		for cut := 0; ; cut++ {
+			if cut == 1 && c.staged == "" && !c.comesUp("B", 1) {
+				continue // the power went before the counter was set: B was the default before the order, too
+			}
+			m := newMachine(t, 3, cut, slices.Clone(c.list)...)
+			m.staged, m.order = c.staged, true
+			name := fmt.Sprintf("%s, cut %d", c.name, cut)
+			if !m.run(t, name, c.comesUp, c.healthy) {
+				break
+			}
+			r, err := m.engine.store().Load()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends, why := c.ends, c.why
+			if m.boots["B"] == 0 { // the staged one is lost with the power
+				ends, why = "A", ""
+			}
+			o := r.Rebooted
+			if m.booted != ends || m.list[0] != ends || m.counted || m.boots["O"] > 0 || m.boots["B"] > c.boots+1 ||
+				cut == 0 && m.boots["B"] != c.boots {
+				t.Errorf("%s: booted %v, now %s of %v, %d left (%v)", name, m.boots, m.booted, m.list, m.left, m.counted)
+			}
+			if o == nil || o.Ended.IsZero() || o.TakenBack != (why != "") || !strings.Contains(o.Failed, why) ||
+				(len(r.Withheld) > 0) != (why != "") {
+				t.Errorf("%s: %+v, %+v", name, o, r.Withheld)
+			}
+			if m.moments < cut {
+				break
+			}
+		}
+	}
+}
+
+// Where the boot loader would fall back on a third deployment, or the order never begins, no boots are counted.
+func TestNoBootsAreCountedForNothing(t *testing.T) {
+	for _, list := range [][]string{{"B", "O", "A"}, {"B"}, {"A", "B"}} {
+		m := newMachine(t, 3, 0, list...)
+		if err := m.reboot(t.Context()); err != nil || m.counted {
+			t.Errorf("%v: %d left (%v), %v", list, m.left, m.counted, err)
+		}
+	}
+	m := newMachine(t, 3, 0, "B", "A")
+	err := m.reboot(t.Context())
+	r, loading := m.engine.store().Load()
+	if err = errors.Join(err, loading); err != nil || !m.counted {
+		t.Fatalf("%d left (%v), %v", m.left, m.counted, err)
+	}
+	if err := m.engine.WithdrawReboot(r, "withdrawn"); err != nil || m.counted || m.list[0] != "B" {
+		t.Errorf("withdrawn: %v, %d left (%v), %v", m.list, m.left, m.counted, err)
 	}
 }

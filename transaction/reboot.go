@@ -58,7 +58,7 @@ func (e *BadBoot) Error() string {
 func (e *BadBoot) Unwrap() error { return e.Err }
 
 // BeginReboot records that a reboot is about to begin. The next boot, of any deployment, is to be proved.
-func (e *Engine) BeginReboot(r *Record, o Reboot) error {
+func (e *Engine) BeginReboot(ctx context.Context, r *Record, o Reboot) error {
 	p := &Pending{Phase: PhaseBoot, Road: RoadReboot, From: o.Booted, BootID: e.BootID, MaxAttempts: maxAttempts,
 		Timeout: o.Timeout, Baseline: o.Baseline}
 	if r.Committed != nil {
@@ -74,7 +74,10 @@ func (e *Engine) BeginReboot(r *Record, o Reboot) error {
 	}
 	r.Pending = p
 	r.setState(Working, "rebooting: "+o.Why, e.Now())
-	return errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("reboot recorded"))
+	if err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("reboot recorded")); err != nil {
+		return err
+	}
+	return e.countReboot(ctx, p)
 }
 
 // order notes that an order begins. What the host still owes after the order before, it owes after this one.
@@ -102,6 +105,9 @@ func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
 
 // WithdrawReboot forgets a reboot that has not come, or whose verdict is not needed any more.
 func (e *Engine) WithdrawReboot(r *Record, why string) error {
+	if err := e.uncount(r.Pending.Road); err != nil {
+		return err
+	}
 	r.Rebooted.failed(why)
 	r.over("", e.Now())
 	return e.store().save(r)
@@ -127,6 +133,8 @@ func (o *Rebooted) failed(why string) {
 // leads to the deployment before, and the other one is still the default, that one would be tried for ever.
 func decideReboot(p *Pending, s situation) Decision {
 	fellBack := p.deploys() && s.Booted == p.From && s.Default == p.Deployment
+	other := *p
+	other.Config = p.Deployment
 	switch {
 	case p.Phase == PhaseBoot && (s.BootID == p.BootID || p.SoftReboot == "" && sameKernel(s.BootID, p.BootID)):
 		return Decision{Do: AwaitBoot, Why: "the ordered reboot is still to come"}
@@ -140,8 +148,7 @@ func decideReboot(p *Pending, s situation) Decision {
 	case p.Phase == PhaseUndo:
 		return Decision{Do: Returned, Why: p.Reason}
 	case s.Booted != p.Deployment:
-		return Decision{Do: Returned, Why: fmt.Sprintf("the machine booted %s again before %s was proved: "+
-			"the boot loader fell back or a person chose it", p.From, p.Deployment)}
+		return Decision{Do: Returned, Why: other.unproved(s)}
 	case s.BootID != p.BootID && p.Attempts >= p.MaxAttempts:
 		return Decision{Do: GoBack, Why: fmt.Sprintf("the host was booted %d times and never proved healthy", p.Attempts)}
 	case s.BootID != p.BootID:
@@ -156,8 +163,13 @@ func decideReboot(p *Pending, s situation) Decision {
 // settleReboot ends an ordered reboot after which the host is healthy.
 func (e *Engine) settleReboot(r *Record) error {
 	p, o := r.Pending, r.Rebooted
-	if err := fault("settle"); err != nil {
-		return err
+	for _, step := range []func() error{
+		func() error { return fault("settle") }, func() error { return e.uncount(p.Road) },
+		func() error { return fault("uncounted") },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	e.Say("settle", "the host is healthy after its reboot")
 	if c := r.Committed; c != nil {
@@ -188,6 +200,9 @@ func (r *Record) withhold(w Withheld, now time.Time) {
 // unhealthy keeps the host where it is after a no: there is no other deployment to go back to.
 func (e *Engine) unhealthy(r *Record, why string) error {
 	p := r.Pending
+	if err := e.uncount(p.Road); err != nil {
+		return err
+	}
 	if c := r.Committed; c != nil {
 		c.Deployment = p.Deployment
 	}

@@ -54,7 +54,7 @@ func TestAnUnhealthyHostIsNotDoneByAnotherReboot(t *testing.T) {
 	} {
 		e := &Engine{Root: host(t, nil), BootID: thisBoot, Now: time.Now, Say: func(string, string) {}}
 		r := &Record{Standing: Standing{State: Degraded}, Rebooted: &Rebooted{Ended: time.Unix(1, 0), Baseline: &good}}
-		if err := e.BeginReboot(r, Reboot{}); err != nil || !r.Pending.Baseline.KubeletHealthy {
+		if err := e.BeginReboot(t.Context(), r, Reboot{}); err != nil || !r.Pending.Baseline.KubeletHealthy {
 			t.Errorf("%s: %v, is proved by %+v", c.what, err, r.Pending.Baseline)
 		}
 		if err := c.end(e, r); err != nil || r.State != c.want || (r.Rebooted.Baseline == nil) != (c.want == Done) {
@@ -72,7 +72,7 @@ func TestARebootKeepsThatTheHostRolledBack(t *testing.T) {
 	} {
 		e := &Engine{Root: host(t, nil), BootID: thisBoot, Now: time.Now, Say: func(string, string) {}}
 		r := &Record{Standing: before}
-		err := errors.Join(e.BeginReboot(r, Reboot{}), e.BeginReboot(r, Reboot{}), end(e, r))
+		err := errors.Join(e.BeginReboot(t.Context(), r, Reboot{}), e.BeginReboot(t.Context(), r, Reboot{}), end(e, r))
 		if o := r.Rebooted; err != nil || r.Standing != before || o.Ended.IsZero() || o.TakenBack {
 			t.Errorf("%s: %v, %+v, %+v", what, err, r.Standing, o)
 		}

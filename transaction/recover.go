@@ -301,7 +301,11 @@ func (e *Engine) firstBoot(ctx context.Context, r *Record, s situation) error {
 	p.Phase, p.BootID, p.Attempts = PhaseProve, s.BootID, p.Attempts+1
 	p.Deadline = s.Uptime + p.Timeout
 	if p.Road == RoadReboot {
-		p.Deployment = s.Booted
+		if p.Deployment = s.Booted; s.Booted == p.From {
+			if err := e.uncount(p.Road); err != nil { // what was to be counted has not become bootable
+				return err
+			}
+		}
 	}
 	r.setState(Working, "proving "+p.Config, e.Now())
 	if err := errors.Join(fault("first boot"), e.store().save(r), fault("clock")); err != nil {
@@ -501,6 +505,9 @@ func (e *Engine) gone(ctx context.Context, id string) (bool, error) {
 func (e *Engine) Disown(ctx context.Context, r *Record) error {
 	const why = "something else changed the OS before the verdict"
 	if r.Pending.Road == RoadReboot {
+		if err := e.stay(ctx, r.Pending); err != nil {
+			return err
+		}
 		return e.WithdrawReboot(r, why)
 	}
 	j, err := e.pendingJournal(r.Pending)
