@@ -496,7 +496,9 @@ func (h *crashHost) points(verb string, do func() error) (map[int]string, error)
 func TestPowerCutAtEveryPoint(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")}).cutUpdates(ctx)
+	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	h.cutUpdates(ctx)
+	h.cutReboots(ctx)
 }
 
 // cutUpdates pulls the plug at the points of each verb of an update.
@@ -559,7 +561,9 @@ func (h *crashHost) cutAt(ctx context.Context, verb string, n any, to string) (s
 func TestPowerCutOnTheWayBack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")}).cutWaysBack(ctx, badDocument)
+	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	h.cutWaysBack(ctx, badDocument)
+	h.cutTakenBack(ctx)
 }
 
 // cutWaysBack pulls the plug at the points of each verb of a way back. document returns a bad configuration.

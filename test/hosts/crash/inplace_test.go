@@ -68,7 +68,12 @@ func inPlace(t *testing.T, test func(ctx context.Context, t *testing.T, loader l
 func TestPowerCutAtEveryPointInPlace(t *testing.T) {
 	inPlace(t, func(ctx context.Context, t *testing.T, loader lab.Loader) {
 		t.Helper()
-		inPlaceHost(ctx, t, loader, asItIs).cutUpdates(ctx)
+		h := inPlaceHost(ctx, t, loader, asItIs)
+		h.cutUpdates(ctx)
+		if loader == lab.GRUB { // no boot loader has a part in what follows
+			h.cutReboots(ctx)
+			h.cutUnhealthy(ctx)
+		}
 	})
 }
 
