@@ -44,7 +44,7 @@ const (
 )
 
 var (
-	suite = cluster.Suite{Options: cluster.Options{Controllers: true, Kwok: true, Audit: true,
+	suite = cluster.Suite{Lent: 2, Options: cluster.Options{Controllers: true, Kwok: true, Audit: true,
 		// Longer than any pause of a busy machine: nodes go NotReady here when a test says so.
 		GracePeriod: 2 * time.Minute}}
 	program = sync.OnceValues(func() (string, error) { return build("machine-config-controller") })
@@ -62,7 +62,7 @@ func build(name string) (string, error) {
 	return programs.Build(context.Background(), suite.Dir(), "cmd/"+name, flags...)
 }
 
-// lab is what a test works with: the shared cluster, empty at the beginning and the end.
+// lab is what a test works with: a cluster of its own while it runs, empty at the beginning and the end.
 type lab struct {
 	*cluster.Cluster
 
@@ -79,7 +79,7 @@ func (l *lab) now() time.Time { return time.Now().Add(time.Duration(l.ahead.Load
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	c := suite.Cluster(t)
+	c := suite.Borrow(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &lab{Cluster: c, t: t, ctx: ctx, clock: filepath.Join(t.TempDir(), "ahead")}
 	l.agents = startAgents(l)

@@ -96,9 +96,11 @@ func (r *reads) RoundTrip(q *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(q)
 }
 
-// newNode is a node at a configuration of its own, at rest.
+// newNode is a node at a configuration of its own, at rest. The test runs beside others from then on: a node waits for
+// most of its time.
 func newNode(t *testing.T) *node {
 	t.Helper()
+	t.Parallel()
 	return settled(t, suite.Cluster(t), strings.ToLower(strings.NewReplacer("Test", "", "/", "-", "_", "-").Replace(t.Name())))
 }
 

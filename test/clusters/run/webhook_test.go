@@ -40,7 +40,7 @@ func (n *node) hang() (end func()) {
 // A webhook whose server hangs refuses what the agent says and asks of its Node. What began on the host goes on, nothing
 // begins twice, and the API server is not hammered.
 func TestAWebhookThatHangsHoldsUpWhatTheAgentSaysAndLosesNothing(t *testing.T) {
-	n := newNode(t)
+	n := settled(t, suite.Cluster(t), "says-nothing")
 	b := n.render([]string{"quiet"}, "b")
 	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Apply: 5 * time.Second} })
 	n.desire(b)
@@ -66,7 +66,7 @@ func TestAWebhookThatHangsHoldsUpWhatTheAgentSaysAndLosesNothing(t *testing.T) {
 
 // The node serves until the cordon can be written: nothing is drained or applied on a node that takes new pods.
 func TestAWebhookThatHangsAtTheCordonKeepsTheNodeInService(t *testing.T) {
-	n := newNode(t)
+	n := settled(t, suite.Cluster(t), "is-not-cordoned")
 	n.pod("web", nil)
 	b := n.render([]string{"quiet"}, "b")
 	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Stage: 5 * time.Second} })

@@ -32,11 +32,17 @@ type Suite struct {
 	Options Options
 	// Prepare, where set, does once what all tests need in the control plane.
 	Prepare func(context.Context, *Cluster) error
+	// Lent is the number of control planes that tests borrow; each of them starts when no other is free.
+	Lent int
 
 	dir     string
 	once    sync.Once
 	cluster *Cluster
 	err     error
+
+	lending  sync.Mutex
+	borrowed []*Cluster // all that were started to be lent
+	free     chan *Cluster
 }
 
 // Main runs the tests, and returns the exit code of the process.
@@ -54,9 +60,13 @@ func (s *Suite) run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, lab.RemoveTree(s.dir)) }()
+	s.free = make(chan *Cluster, s.Lent)
 	code = m.Run()
 	if s.cluster != nil {
 		err = s.cluster.Stop()
+	}
+	for _, c := range s.borrowed {
+		err = errors.Join(err, c.Stop())
 	}
 	return code, err
 }
@@ -68,18 +78,55 @@ func (s *Suite) Dir() string { return s.dir }
 func (s *Suite) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	Need(t)
-	s.once.Do(func() {
-		options := s.Options
-		options.Dir = filepath.Join(s.dir, "cluster")
-		ctx := context.WithoutCancel(t.Context())
-		if s.cluster, s.err = Start(ctx, options); s.err == nil && s.Prepare != nil {
-			s.err = s.Prepare(ctx, s.cluster)
-		}
-	})
+	s.once.Do(func() { s.cluster, s.err = s.start(t, "cluster") })
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
 	return s.cluster
+}
+
+// Borrow returns a control plane that no other test has until this one ends, and lets the test run beside others. Tests
+// on a control plane wait for most of their time. The test removes its objects at its end.
+func (s *Suite) Borrow(t *testing.T) *Cluster {
+	t.Helper()
+	Need(t)
+	t.Parallel()
+	c, err := s.lend(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.free <- c })
+	return c
+}
+
+// lend takes a control plane that is free. If none is, and fewer than Lent have been started, lend starts one.
+func (s *Suite) lend(t *testing.T) (*Cluster, error) {
+	select {
+	case c := <-s.free:
+		return c, nil
+	default:
+	}
+	s.lending.Lock()
+	defer s.lending.Unlock()
+	if len(s.borrowed) == s.Lent {
+		return <-s.free, nil
+	}
+	c, err := s.start(t, fmt.Sprintf("cluster-%d", len(s.borrowed)))
+	if err == nil {
+		s.borrowed = append(s.borrowed, c)
+	}
+	return c, err
+}
+
+func (s *Suite) start(t testing.TB, name string) (*Cluster, error) {
+	options := s.Options
+	options.Dir = filepath.Join(s.dir, name)
+	ctx := context.WithoutCancel(t.Context())
+	c, err := Start(ctx, options)
+	if err == nil && s.Prepare != nil {
+		err = s.Prepare(ctx, c)
+	}
+	return c, err
 }
 
 // UntilTheEnd returns a context that ends before go test's own limit. So a test has the time to report what it was
