@@ -696,6 +696,7 @@ func TestDegradedHealsByGoingBack(t *testing.T) {
 }
 
 func TestRestartInEveryPhase(t *testing.T) {
+	t.Parallel()
 	delay := 1500 * time.Millisecond
 	for _, phase := range []string{fakehost.Plan, fakehost.Stage, fakehost.Apply, fakehost.Boot, fakehost.Prove} {
 		t.Run(phase, func(t *testing.T) {

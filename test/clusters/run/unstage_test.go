@@ -14,6 +14,7 @@ import (
 )
 
 func TestWhatWasStagedIsLetGoOfWhenTheNodeIsSentBack(t *testing.T) {
+	t.Parallel()
 	stall := func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Stage: time.Hour} }
 	staging := func(n *node) { n.until("it stages", func() bool { return n.host.Staged() != "" }) }
 	for _, c := range []struct {

@@ -78,7 +78,7 @@ func (s *Suite) Dir() string { return s.dir }
 func (s *Suite) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	Need(t)
-	s.once.Do(func() { s.cluster, s.err = s.start(t, "cluster") })
+	s.once.Do(func() { s.cluster, s.err = s.start(t.Context(), "cluster") })
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
@@ -91,7 +91,7 @@ func (s *Suite) Borrow(t *testing.T) *Cluster {
 	t.Helper()
 	Need(t)
 	t.Parallel()
-	c, err := s.lend(t)
+	c, err := s.lend(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func (s *Suite) Borrow(t *testing.T) *Cluster {
 }
 
 // lend takes a control plane that is free. If none is, and fewer than Lent have been started, lend starts one.
-func (s *Suite) lend(t *testing.T) (*Cluster, error) {
+func (s *Suite) lend(ctx context.Context) (*Cluster, error) {
 	select {
 	case c := <-s.free:
 		return c, nil
@@ -111,17 +111,18 @@ func (s *Suite) lend(t *testing.T) (*Cluster, error) {
 	if len(s.borrowed) == s.Lent {
 		return <-s.free, nil
 	}
-	c, err := s.start(t, fmt.Sprintf("cluster-%d", len(s.borrowed)))
+	c, err := s.start(ctx, fmt.Sprintf("cluster-%d", len(s.borrowed)))
 	if err == nil {
 		s.borrowed = append(s.borrowed, c)
 	}
 	return c, err
 }
 
-func (s *Suite) start(t testing.TB, name string) (*Cluster, error) {
+// start starts a control plane, which outlives the test that asks first.
+func (s *Suite) start(ctx context.Context, name string) (*Cluster, error) {
 	options := s.Options
 	options.Dir = filepath.Join(s.dir, name)
-	ctx := context.WithoutCancel(t.Context())
+	ctx = context.WithoutCancel(ctx)
 	c, err := Start(ctx, options)
 	if err == nil && s.Prepare != nil {
 		err = s.Prepare(ctx, c)
