@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/reboots"
 )
 
 // watched is a tree with a driftWatch on it.
@@ -374,5 +375,20 @@ func TestWhichEntriesDecideWhatStandsAtAPath(t *testing.T) {
 	dirs := slices.Sorted(maps.Keys(both))
 	if both["/etc"]["app"] != leaf|onWay || !slices.Equal(dirs, []string{"/", "/etc", "/etc/app"}) {
 		t.Errorf("%v", both)
+	}
+}
+
+// A person or a package manager may ask what wants a reboot, and the agent hears of the answer.
+func TestAnAnswerThatWantsARebootIsAnnounced(t *testing.T) {
+	x := watchTree(t, nil, reboots.Paths...)
+	said := reboots.Answers{NeedsReboot: true, Needs: []string{"glibc"}}
+	x.do(reboots.Keep(x.root, "boot", said, nil))
+	if !x.told(20 * time.Second) {
+		t.Error("the answer is not announced")
+	}
+	x.quiet()
+	x.do(reboots.Keep(x.root, "boot", said, nil))
+	if x.told(200 * time.Millisecond) {
+		t.Error("the same answer is announced again")
 	}
 }

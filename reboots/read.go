@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,11 +26,12 @@ const (
 	packagesPath = sentinelPath + ".pkgs"
 )
 
-// Paths are those whose change may mean that the host wants a reboot, or does not want one any more.
-var Paths = []string{sentinelPath, packagesPath}
+// Paths are those whose change may mean that the host wants a reboot, or does not want one any more. The last one has
+// the answers of programs: a person or a package manager may ask them, too.
+var Paths = []string{sentinelPath, packagesPath, keptPath}
 
 // Watched are the places that a status about reboots depends on, besides the deployments.
-var Watched = []string{sentinelPath, packagesPath, keptPath, bootDir, modulesDir}
+var Watched = append(slices.Clone(Paths), bootDir, modulesDir)
 
 const (
 	bootDir, modulesDir = "/boot", "/lib/modules"
