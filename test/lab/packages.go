@@ -21,10 +21,10 @@ import (
 //go:embed packages.sh
 var packagesScript []byte
 
-// ofPackages is the Base whose hosts have what hosts of packages have: GRUB's programs and settings, dnf and rpm. apt
-// is in every Base.
+// ofPackages is the Base whose hosts have what hosts of packages have: GRUB's programs and settings, dnf with
+// needs-restarting, and rpm. apt is in every Base.
 var ofPackages = variant{
-	packages: slices.Concat(packages, []string{"grub-common", "grub2-common", "dnf", "rpm"}),
+	packages: slices.Concat(packages, []string{"grub-common", "grub2-common", "dnf", "dnf-plugins-core", "rpm"}),
 	script:   packagesScript,
 }
 

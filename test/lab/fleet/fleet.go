@@ -29,6 +29,8 @@ type Options struct {
 	// Hosts are the names of the real nodes. Kwok are the names of nodes that kwok simulates: they have room for drained
 	// pods.
 	Hosts, Kwok []string
+	// Kinds are the hosts that differ from the others, by name.
+	Kinds map[string]Kind
 	// Labels are the labels of every node.
 	Labels map[string]string
 	// Verdict is how long a node may take to prove healthy after a boot; 0: a minute.
@@ -50,6 +52,12 @@ type Pods struct {
 	Pause string
 	// Image returns the name of one of the project's images.
 	Image func(name string) string
+}
+
+// Kind is a kind of hosts.
+type Kind struct {
+	Base    *lab.Base
+	Options lab.Options
 }
 
 // Fleet is a running cluster with its nodes.
@@ -128,15 +136,19 @@ func (f *Fleet) join(ctx context.Context, n *Node) error {
 }
 
 func (f *Fleet) host(ctx context.Context, base *lab.Base, name string) (*Node, error) {
+	kind, special := f.options.Kinds[name]
+	if !special {
+		kind.Base = base
+	}
+	kind.Options.Name, kind.Options.Hostname = name, name
 	if f.options.Pods != nil {
-		h, err := base.Boot(ctx, lab.Options{Name: name, Hostname: name})
+		h, err := kind.Base.Boot(ctx, kind.Options)
 		if err != nil {
 			return nil, err
 		}
 		return &Node{Node: &node.Node{Host: h}, Name: name}, nil
 	}
-	n, err := node.New(ctx, base, filepath.Join(f.options.Bin, "machine-config-daemon"),
-		lab.Options{Name: name, Hostname: name})
+	n, err := node.New(ctx, kind.Base, filepath.Join(f.options.Bin, "machine-config-daemon"), kind.Options)
 	if err != nil {
 		return nil, err
 	}
