@@ -133,20 +133,51 @@ type Runner interface {
 
 const (
 	needsProgram = "/usr/bin/needs-restarting"
-	needsUnit    = "machine-config-daemon-needs-restarting.service"
-	needsOutput  = transaction.RunDir + "/needs-restarting"
+	// dnf has a command of that name where it has this plugin, in the folder of a Python's packages. Most hosts of dnf
+	// have the plugin, and not the program.
+	dnfProgram  = "/usr/bin/dnf"
+	dnfPlugin   = "dnf-plugins/needs_restarting.py"
+	needsUnit   = "machine-config-daemon-needs-restarting.service"
+	needsOutput = transaction.RunDir + "/needs-restarting"
 	// needsLimit is a hundred times what it takes.
 	needsLimit = 2 * time.Minute
 )
 
+// needsCommand returns the command that asks whether a reboot is needed, nil where the host has none.
+func needsCommand(root *files.Root) ([]string, error) {
+	const lib = "/usr/lib"
+	if there, err := exists(root, needsProgram); err != nil || there {
+		return []string{needsProgram, "-r"}, err
+	}
+	if there, err := exists(root, dnfProgram); err != nil || !there {
+		return nil, err
+	}
+	names, _ := root.ReadDir(lib)
+	for _, name := range names {
+		for _, packages := range []string{"site-packages", "dist-packages"} {
+			there, err := exists(root, path.Join(lib, name, packages, dnfPlugin))
+			if err != nil || there {
+				return []string{dnfProgram, "needs-restarting", "-r"}, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+func exists(root *files.Root, name string) (bool, error) {
+	n, err := root.Inspect(name)
+	return err == nil && n.Type != files.Absent, err
+}
+
 // AskNeeds asks needs-restarting, where the host has it, as a unit. Packages and wants are as in Answers.
 func AskNeeds(ctx context.Context, root *files.Root, units Runner) (packages []string, wants bool, err error) {
-	if n, err := root.Inspect(needsProgram); err != nil || n.Type == files.Absent {
+	command, err := needsCommand(root)
+	if command == nil || err != nil {
 		return nil, false, err
 	}
 	defer func() { _ = errors.Join(root.Remove(needsOutput), root.Remove(needsOutput+".errors")) }()
 	ended, err := units.Run(ctx, systemd.Command{Name: needsUnit, Description: "Noderefit: needs-restarting -r",
-		Argv: []string{needsProgram, "-r"}, Environment: []string{"LC_ALL=C.UTF-8", "HOME=/root"},
+		Argv: command, Environment: []string{"LC_ALL=C.UTF-8", "HOME=/root"},
 		Stdout: needsOutput, Stderr: needsOutput + ".errors", Limit: needsLimit, Grace: 5 * time.Second})
 	if err != nil {
 		return nil, false, fmt.Errorf("asking needs-restarting: %w", err)
