@@ -21,8 +21,8 @@ import (
 //go:embed packages.sh
 var packagesScript []byte
 
-// ofPackages is the Base whose hosts have what hosts of packages have: GRUB's programs and settings, dnf with
-// needs-restarting, and rpm. apt is in every Base.
+// ofPackages is the Base whose hosts have what hosts of packages have: GRUB's programs and settings, rpm, and dnf with
+// its plugin needs-restarting, without the program of that name, as most have. apt is in every Base.
 var ofPackages = variant{
 	packages: slices.Concat(packages, []string{"grub-common", "grub2-common", "dnf", "dnf-plugins-core", "rpm"}),
 	script:   packagesScript,

@@ -7,13 +7,6 @@ set -eu
 cd "$1"
 kv=6.12.0-lab
 
-# Debian's package has the command of dnf, without the program that dnf-utils makes of the command elsewhere.
-cat >usr/bin/needs-restarting <<'E'
-#!/bin/sh
-exec dnf needs-restarting "$@"
-E
-chmod 755 usr/bin/needs-restarting
-
 # GRUB's own program looks for the disk. A host of the lab has none.
 cat >usr/sbin/grub-probe <<'E'
 #!/bin/sh

@@ -6,6 +6,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -148,4 +149,81 @@ func TestADeploymentOfAnotherProgramIsProvedAndTakenBack(t *testing.T) {
 	if booted() != good || !s.Rebooted.TakenBack || len(s.RebootsWithheld) != 1 || n.Boots() != boots+2 {
 		t.Errorf("%s, %+v, %+v, %d boots", booted(), s, s.Rebooted, n.Boots()-boots)
 	}
+}
+
+// A host of dnf, with the database of its packages: the real needs-restarting answers, a configuration whose reboot is
+// left to people waits meanwhile, and one boot answers both. Restarting the userspace answers neither.
+func TestAHostOfDNFWaitsForAPersonsReboot(t *testing.T) {
+	ctx, n := startPackages(t, plain, lab.Entries)
+	apply(ctx, t, n, mc("a", argued("ok", "a", "a=1")))
+	settled(ctx, t, n, "a")
+	run(ctx, t, n, 0, "wants-reboot")
+	if got := wanted(status(ctx, t, n)); got != "" {
+		t.Fatalf("before any package: %s", got)
+	}
+	const spec = "Name: systemd\nVersion: 1\nRelease: 1\nSummary: s\nLicense: x\nBuildArch: noarch\n%%description\nd\n%%files\n"
+	if out, exit := shell(ctx, t, n, "cd /var/tmp && printf '"+spec+"' >x.spec && rpmbuild --define '_topdir /var/tmp/rpm' -bb x.spec && "+
+		"rpm --initdb && rpm -i --nodeps rpm/RPMS/noarch/systemd-1-1.noarch.rpm"); exit != 0 {
+		t.Fatal(out)
+	}
+	run(ctx, t, n, 0, "wants-reboot")
+	const packages = "Packages needs-restarting: packages were updated since the boot systemd"
+	if got := wanted(status(ctx, t, n)); got != packages {
+		t.Fatalf("%s", got)
+	}
+
+	boots := n.Boots()
+	apply(ctx, t, n, mc("b", argued("ok", "b", "b=1")), "--no-reboot")
+	s := status(ctx, t, n)
+	if !s.NeedsReboot || s.State != transaction.Working || !strings.HasPrefix(s.Reason, "NeedsReboot: b is committed") ||
+		wanted(s) != "Configuration b is committed, and the next boot leads to it \n"+packages {
+		t.Fatalf("%+v\n%s", s, wanted(s))
+	}
+	if out, exit := shell(ctx, t, n, "systemctl is-active kubelet"); exit != 0 || n.Boots() != boots ||
+		read(t, n, "/etc/testos/booted.conf") != "a" {
+		t.Errorf("the host does not serve with a: %s, %d boots", out, n.Boots()-boots)
+	}
+	run(ctx, t, n, -1, "reboot", "--id=one", "--why=the window is open")
+	s = ended(ctx, t, n, "one", transaction.Done)
+	if s.Config.Committed != "b" || s.Rebooted.Failed != "" || n.Boots() != boots+1 || s.NeedsReboot {
+		t.Errorf("%+v %+v, %d boots", s, s.Rebooted, n.Boots()-boots)
+	}
+	hasLine(t, n, "admin=1", "b=1")
+	run(ctx, t, n, 0, "wants-reboot")
+	if got := wanted(status(ctx, t, n)); got != "" {
+		t.Errorf("after the boot: %s", got)
+	}
+	verified(ctx, t, n)
+}
+
+// A soft reboot restarts the userspace alone, with a verdict, and answers no want of the host.
+func TestASoftRebootIsProvedAndBringsNoKernel(t *testing.T) {
+	ctx, n := startAs(t, plain, packages)
+	apply(ctx, t, n, mc("a", bootFile("a")))
+	settled(ctx, t, n, "a")
+	// The lab has mounted /var before the host began; a real host has a unit or a line of fstab for that.
+	if out, exit := shell(ctx, t, n, `set -e; cd /etc/systemd/system; mkdir -p /run/labvar run-labvar.mount.d local-fs.target.wants
+mount --bind /var /run/labvar
+printf '[Unit]\nDefaultDependencies=no\n' >run-labvar.mount.d/stays.conf
+printf '[Mount]\nWhat=/run/labvar\nWhere=/var\nType=none\nOptions=bind\n' >var.mount
+ln -s ../var.mount local-fs.target.wants/
+systemctl daemon-reload`); exit != 0 {
+		t.Fatal(out)
+	}
+	const sentinel = "Packages /run/reboot-required: a restart is required "
+	if out, exit := shell(ctx, t, n, "touch /run/reboot-required"); exit != 0 || wanted(status(ctx, t, n)) != sentinel {
+		t.Fatalf("%s %s", out, wanted(status(ctx, t, n)))
+	}
+	boots := n.Boots()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	run(ctx, t, n, -1, "reboot", "--soft", "--id=soft")
+	s := ended(ctx, t, n, "soft", transaction.Done)
+	if !s.Rebooted.Soft || s.Rebooted.Failed != "" || n.Boots() != boots || wanted(s) != sentinel {
+		t.Errorf("%+v, %d boots, wanted %s", s.Rebooted, n.Boots()-boots, wanted(s))
+	}
+	if out, exit := shell(ctx, t, n, "systemctl show --value --property=SoftRebootsCount"); exit != 0 || strings.TrimSpace(out) != "1" {
+		t.Errorf("the userspace was restarted %s times", out)
+	}
+	verified(ctx, t, n)
 }
