@@ -29,6 +29,7 @@ missing() { # prints the packages that this machine lacks, a line each
 		mkfs.ext4 e2fsprogs
 		selabel_lookup selinux-utils
 		podman podman
+		docker-registry docker-registry
 		rpm rpm
 		createrepo_c createrepo-c
 		bwrap bubblewrap

@@ -232,7 +232,7 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := l.find()
+	d, err := l.fetch(ctx, r)
 	if tagged.MatchString(r.Image) && r.Transport == "registry" {
 		//nolint:staticcheck // its words
 		err = errors.New("Docker references with both a tag and digest are currently not supported")

@@ -4,7 +4,7 @@
 // exit codes and the JSON of the real one, on real deployments of ostree. It differs in what it cannot do:
 //
 //   - An image has one layer, which names a commit of the host's own repository; container encapsulate makes such
-//     images. A registry is a directory of the host.
+//     images. A registry is a directory of the host, or a real one at 127.0.0.1.
 //   - The lock of the sysroot is given back before the deployment is staged, because ostree's tool takes it then.
 //   - status speaks JSON alone, and nothing can be rebooted softly.
 //   - podman, which this program is too if it is called so, keeps names alone. It pulls from the same registries.
