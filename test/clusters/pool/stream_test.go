@@ -14,18 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	regserver "github.com/google/go-containerregistry/pkg/registry"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
+	machine "github.com/noderefit/noderefit/test/lab"
 )
 
 const streamsPath = "/apis/noderefit.dev/v1alpha1/osstreams"
@@ -33,6 +27,7 @@ const streamsPath = "/apis/noderefit.dev/v1alpha1/osstreams"
 // origin is where releases come from: a registry, and a graph with an ETag. It counts what it is asked.
 type origin struct {
 	*httptest.Server
+	registry *machine.Registry
 	mu       sync.Mutex
 	graph    string
 	away     bool
@@ -41,8 +36,7 @@ type origin struct {
 
 func newOrigin(t *testing.T) *origin {
 	t.Helper()
-	o := &origin{}
-	registry := regserver.New(regserver.Logger(zap.NewStdLog(zap.NewNop())))
+	o := &origin{registry: machine.NeedRegistry(t)}
 	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -54,7 +48,7 @@ func newOrigin(t *testing.T) *origin {
 		case o.away:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case r.URL.Path != "/graph":
-			registry.ServeHTTP(w, r)
+			o.registry.ServeHTTP(w, r)
 		case r.Header.Get("If-None-Match") == etag:
 			w.WriteHeader(http.StatusNotModified)
 		default:
@@ -84,22 +78,11 @@ func (o *origin) repository() string { return strings.TrimPrefix(o.URL, "http://
 // push pushes an image of a version under a tag, and returns the image by its digest.
 func (o *origin) push(t *testing.T, version, tag string) string {
 	t.Helper()
-	config := &v1.ConfigFile{OS: "linux", Architecture: "amd64"}
-	config.Config.Labels = map[string]string{"org.opencontainers.image.version": version}
-	config.RootFS.Type = "layers"
-	image, err := mutate.ConfigFile(empty.Image, config)
+	digest, err := machine.PushRelease(t.Context(), o.repository()+":"+tag, version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref, err := name.NewTag(o.repository() + ":" + tag)
-	if err == nil {
-		err = remote.Write(ref, image)
-	}
-	digest, wrong := image.Digest()
-	if err != nil || wrong != nil {
-		t.Fatal(err, wrong)
-	}
-	return o.repository() + "@" + digest.String()
+	return o.repository() + "@" + digest
 }
 
 // stream makes an OSStream for the pool worker.
@@ -226,18 +209,19 @@ func TestATagIsFollowedFromItsPushToTheNodes(t *testing.T) {
 		return // the rest is held by the tests of controller/stream
 	}
 
-	// Nothing changes: one request an interval.
+	// Nothing changes: one conditional request an interval.
 	o.change(func() { o.requests = nil })
+	o.registry.Asked()
 	from := time.Now()
 	l.until("the registry is asked twice", func() bool { return o.asked() >= 2 })
-	o.change(func() {
-		if took := time.Since(from); took < 9*time.Second || slices.ContainsFunc(o.requests, func(r string) bool {
-			return !strings.HasPrefix(r, "HEAD /v2/os/manifests/stable")
+	if took, asked := time.Since(from), o.registry.Asked(); took < 9*time.Second || len(asked) != 2 ||
+		slices.ContainsFunc(asked, func(a machine.Asked) bool {
+			return a.Method != http.MethodHead || a.Path != "/v2/os/manifests/stable" || !a.Conditional ||
+				a.Status != http.StatusNotModified
 		}) {
-			t.Errorf("in %s, with an interval of 10 s, the registry was asked %q", took, o.requests)
-		}
-		o.away = true
-	})
+		t.Errorf("in %s, with an interval of 10 s, the registry was asked %+v", took, asked)
+	}
+	o.change(func() { o.away = true })
 	l.until("the stream says that the registry is away", func() bool {
 		status, _ := l.streamed()
 		return slices.ContainsFunc(status.Conditions, func(c metav1.Condition) bool {
