@@ -46,6 +46,16 @@ const patience = 4 * time.Minute
 // start makes a fleet with agents and controllers, whose pool worker has its first configuration everywhere.
 func start(t *testing.T, options fleet.Options) (context.Context, *fleet.Fleet) {
 	t.Helper()
+	f := joined(t, options)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the fleet takes too long"))
+	defer cancel()
+	begin(ctx, t, f, "1")
+	return t.Context(), f
+}
+
+// joined makes a fleet whose nodes are ready, without agents and controllers.
+func joined(t *testing.T, options fleet.Options) *fleet.Fleet {
+	t.Helper()
 	base := lab.Need(t)
 	cluster.Need(t)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the fleet takes too long"))
@@ -63,17 +73,19 @@ func start(t *testing.T, options fleet.Options) (context.Context, *fleet.Fleet) 
 			t.Error(err)
 		}
 	})
-	if err := errors.Join(f.Pool(ctx, "worker", "1"), f.Apply(ctx, fleet.WorkerFile("00-worker", "first"))); err != nil {
-		t.Fatal(err)
+	return f
+}
+
+// begin makes the pool worker, starts agents and controllers, and waits for the pool's first configuration. Other
+// documents may be part of it.
+func begin(ctx context.Context, t *testing.T, f *fleet.Fleet, maxUnavailable string, documents ...string) {
+	t.Helper()
+	must(t, f.Pool(ctx, "worker", maxUnavailable))
+	for _, document := range append(documents, fleet.WorkerFile("00-worker", "first")) {
+		must(t, f.Apply(ctx, document))
 	}
-	if _, err := f.StartController(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.StartAgents(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.WaitPool(ctx, "worker", "everybody has the first configuration", fleet.Updated(len(f.Nodes))); err != nil {
-		t.Fatal(err)
-	}
-	return t.Context(), f
+	_, err := f.StartController(ctx)
+	must(t, err)
+	must(t, f.StartAgents(ctx))
+	must(t, f.WaitPool(ctx, "worker", "everybody has the first configuration", fleet.Updated(len(f.Nodes))))
 }
