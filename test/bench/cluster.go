@@ -32,7 +32,7 @@ const growth = 1.25
 
 // onCluster measures what an update costs a cluster, and what an agent costs that has nothing to do.
 func onCluster(ctx context.Context, r *report) error {
-	if err := cluster.Available(); err != nil {
+	if err := errors.Join(cluster.Available(), lab.RegistryAvailable()); err != nil {
 		if os.Getenv("LAB") == "require" {
 			return err
 		}
@@ -55,13 +55,18 @@ func onCluster(ctx context.Context, r *report) error {
 	return inPods(ctx, r)
 }
 
-// rollouts updates one growing cluster.
+// rollouts updates one growing cluster, whose pool follows the releases of an OS.
 func rollouts(ctx context.Context, r *report) (err error) {
 	f, err := scale.Start(ctx, filepath.Join(binDir, api.Controller))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	from, err := follow(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
 	var all []*scale.Rollout
 	for _, n := range sizesOfClusters {
 		if err := f.Grow(n); err != nil {
@@ -74,6 +79,7 @@ func rollouts(ctx context.Context, r *report) (err error) {
 		rollout(r, out)
 		all = append(all, out)
 	}
+	from.polls(r)
 	few, many := all[0], all[len(all)-1]
 	flat := func(name string, of func(*scale.Rollout) int64) {
 		a, b := perNode(few, of(few)), perNode(many, of(many))
