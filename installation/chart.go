@@ -221,6 +221,38 @@ func (r *Release) Render(values Values) ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
+// Images returns the references of all images that an installation of a registry may have, sorted.
+func (r *Release) Images(registry string) ([]string, error) {
+	objects, err := r.Render(Values{"image": Values{"registry": registry}, "server": Values{"enabled": true}})
+	if err != nil {
+		return nil, err
+	}
+	var images []string
+	for _, object := range objects {
+		images = append(images, imagesIn(object.Object)...)
+	}
+	slices.Sort(images)
+	return slices.Compact(images), nil
+}
+
+// imagesIn returns the images of the containers of an object.
+func imagesIn(value any) (images []string) {
+	switch value := value.(type) {
+	case map[string]any:
+		if image, is := value["image"].(string); is && value["name"] != nil {
+			images = append(images, image)
+		}
+		for _, field := range value {
+			images = append(images, imagesIn(field)...)
+		}
+	case []any:
+		for _, element := range value {
+			images = append(images, imagesIn(element)...)
+		}
+	}
+	return images
+}
+
 // around are the words that Helm's library puts around those of the chart, and of its schema.
 var around = regexp.MustCompile(`(?s)^execution error at \([^)]*\): |^values don't meet the specifications of .*?\n- `)
 

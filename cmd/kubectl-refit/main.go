@@ -75,7 +75,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached fro
 	refuseOtherShells(cmd)
 	cmd.AddCommand(pageCommand(o))
 	cmd.AddCommand(installCommand(o))
-	cmd.AddCommand(upgradeCommand(o), uninstallCommand(o))
+	cmd.AddCommand(upgradeCommand(o), uninstallCommand(o), bundleCommand(o))
 	cmd.AddCommand(checkCommand(o), collectCommand(o), versionCommand(o, cmd))
 	return cmd
 }

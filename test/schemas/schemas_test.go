@@ -19,6 +19,7 @@ import (
 	"github.com/invopop/jsonschema"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/bundle"
 	"github.com/noderefit/noderefit/checkup"
 	"github.com/noderefit/noderefit/controller/pool"
 	"github.com/noderefit/noderefit/hands"
@@ -32,6 +33,7 @@ var update = flag.Bool("update", false, "write the schemas that the types give")
 // documents are the types of all documents, by kind.
 var documents = map[string]reflect.Type{
 	"Approval":         reflect.TypeFor[refit.Approved](),
+	"Bundle":           reflect.TypeFor[bundle.List](),
 	"Check":            reflect.TypeFor[checkup.Document](),
 	"Diff":             reflect.TypeFor[refit.Difference](),
 	"Explanation":      reflect.TypeFor[refit.Explanation](),

@@ -52,7 +52,7 @@ func Serve(ctx context.Context, repository, dir string) (images *Images, err err
 	if text, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building crane: %w: %s", err, text)
 	}
-	if err := i.serve(); err != nil {
+	if err := i.serve("127.0.0.1:0"); err != nil {
 		return nil, err
 	}
 	return i, i.addPod(ctx)
@@ -61,14 +61,14 @@ func Serve(ctx context.Context, repository, dir string) (images *Images, err err
 // served matches what the registry says first.
 var served = regexp.MustCompile(`port (\d+)`)
 
-// serve starts the registry and waits until it has a port.
-func (i *Images) serve() error {
+// serve starts the registry at an address and waits until it has a port.
+func (i *Images) serve(address string) error {
 	said, saying, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer saying.Close()
-	cmd := exec.Command(i.crane, "registry", "serve", "--address=127.0.0.1:0")
+	cmd := exec.Command(i.crane, "registry", "serve", "--address="+address)
 	cmd.Stdout, cmd.Stderr = saying, saying
 	if i.server, err = cluster.StartChild(cmd); err != nil {
 		said.Close()
@@ -146,6 +146,29 @@ func (i *Images) Release(ctx context.Context, version string) (string, error) {
 		}
 	}
 	return out, nil
+}
+
+// Carry carries releases from the registry to one that has never seen another, at the same address: with a bundle of
+// each release, which the release's own plugin saves and loads. Meanwhile the first registry ends.
+func (i *Images) Carry(ctx context.Context, plugins ...string) error {
+	dirs := make([]string, len(plugins))
+	for n, plugin := range plugins {
+		dirs[n] = filepath.Join(i.dir, fmt.Sprintf("bundle-%d", n))
+		if text, err := exec.CommandContext(ctx, plugin, "bundle", "save", dirs[n]).CombinedOutput(); err != nil {
+			return fmt.Errorf("saving a bundle: %w: %s", err, text)
+		}
+	}
+	i.server.Kill()
+	if err := i.serve(i.Address); err != nil {
+		return err
+	}
+	for n, plugin := range plugins {
+		load := exec.CommandContext(ctx, plugin, "bundle", "load", dirs[n], "--registry", i.Address)
+		if text, err := load.CombinedOutput(); err != nil {
+			return fmt.Errorf("loading a bundle: %w: %s", err, text)
+		}
+	}
+	return i.addPod(ctx)
 }
 
 // addPod puts the image Pod into the registry.

@@ -80,14 +80,25 @@ func newReader(ctx context.Context, t *testing.T, base *lab.Base) *reader {
 	t.Cleanup(images.Close)
 	r := &reader{page: page, images: images, dir: t.TempDir()}
 	began := time.Now()
+	var plugins []string
 	for _, version := range []string{"v0.1.0", "v0.2.0"} {
 		dist, err := images.Release(ctx, version)
 		must(t, err)
 		name := "kubectl-refit_" + version + "_linux_"
+		plugin := t.TempDir()
+		text, err := exec.CommandContext(ctx, "tar", "-xzf", filepath.Join(dist, name+runtime.GOARCH+".tar.gz"),
+			"-C", plugin, "kubectl-refit").CombinedOutput()
+		if err != nil {
+			t.Fatalf("unpacking the plugin: %v: %s", err, text)
+		}
+		plugins = append(plugins, filepath.Join(plugin, "kubectl-refit"))
 		must(t, os.Rename(filepath.Join(dist, name+runtime.GOARCH+".tar.gz"), filepath.Join(r.dir, name+"amd64.tar.gz")))
 		must(t, lab.RemoveTree(dist))
 	}
 	t.Logf("releases after %s", time.Since(began).Round(time.Second))
+	// The cluster of the page is one without a network: all of its images come out of bundles.
+	must(t, images.Carry(ctx, plugins...))
+	t.Logf("carried after %s", time.Since(began).Round(time.Second))
 	kubebox, err := cluster.Kubebox(ctx, io.Discard)
 	must(t, err, os.Mkdir(filepath.Join(r.dir, "bin"), 0o755),
 		os.Symlink(kubebox, filepath.Join(r.dir, "bin/kubectl")))
