@@ -23,6 +23,9 @@ copy operator/v1 0000_80_machine-config_01_machineconfigurations.crd.yaml machin
 copy config/v1 0000_10_config-operator_01_imagedigestmirrorsets.crd.yaml imagedigestmirrorsets
 copy config/v1 0000_10_config-operator_01_imagetagmirrorsets.crd.yaml imagetagmirrorsets
 copy operator/v1alpha1 0000_10_config-operator_01_imagecontentsourcepolicies.crd.yaml imagecontentsourcepolicies
+copy config/v1 0000_10_config-operator_01_images.crd.yaml images
+copy config/v1 0000_10_config-operator_01_clusterimagepolicies.crd.yaml clusterimagepolicies
+copy config/v1 0000_10_config-operator_01_imagepolicies.crd.yaml imagepolicies
 
 for kind in machineconfigpools kubeletconfigs containerruntimeconfigs controllerconfigs machineconfigurations; do
 	sed -i 's/^          status:$/&\n            default:\n              observedGeneration: -1/' "crds/$kind.yaml"

@@ -115,9 +115,17 @@ type OtherDocument struct {
 
 func (o *OtherDocument) String() string {
 	if o.Origin == "" {
-		return o.Kind + "/" + o.Object.GetName()
+		return o.id()
 	}
-	return fmt.Sprintf("%s/%s (%s)", o.Kind, o.Object.GetName(), o.Origin)
+	return fmt.Sprintf("%s (%s)", o.id(), o.Origin)
+}
+
+// id returns the kind, the namespace if the object has one, and the name.
+func (o *OtherDocument) id() string {
+	if namespace := o.Object.GetNamespace(); namespace != "" {
+		return o.Kind + "/" + namespace + "/" + o.Object.GetName()
+	}
+	return o.Kind + "/" + o.Object.GetName()
 }
 
 // Documents are the documents found in files, in the order of reading.
@@ -182,7 +190,7 @@ func (d *Documents) Again() (again []error) {
 		check(kindPool+"/"+p.Object.Name, p)
 	}
 	for _, o := range d.Others {
-		check(o.Kind+"/"+o.Object.GetName(), o)
+		check(o.id(), o)
 	}
 	return again
 }

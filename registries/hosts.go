@@ -42,9 +42,10 @@ type File struct {
 	Contents []byte
 }
 
-// Hosts returns the files for containerd, one for each registry that has mirrors. insecure reports whether a location
-// may be reached without TLS, or with TLS that can't be verified.
-func Hosts(sources []Source, insecure func(location string) bool) []File {
+// Hosts returns the files for containerd, one for each registry that has mirrors or is in open. insecure reports whether
+// a location may be reached without TLS, or with TLS that can't be verified. The registries in open are themselves
+// reached in that way.
+func Hosts(sources []Source, insecure func(location string) bool, open []string) []File {
 	lists, known, never := map[string][][]string{}, map[string]map[string]endpoint{}, map[string]bool{}
 	for _, r := range sources {
 		host, below := Split(r.Scope)
@@ -73,11 +74,20 @@ func Hosts(sources []Source, insecure func(location string) bool) []File {
 		}
 		lists[host] = append(lists[host], urls)
 	}
+	for _, host := range open {
+		if known[host] == nil {
+			known[host] = map[string]endpoint{}
+		}
+	}
 	var out []File
 	for _, host := range slices.Sorted(maps.Keys(known)) {
 		var endpoints []endpoint
 		for _, url := range InOrder(lists[host]) {
 			endpoints = append(endpoints, known[host][url])
+		}
+		if slices.Contains(open, host) && !never[host] {
+			endpoints = append(endpoints, endpoint{url: "https://" + host, tags: true, insecure: true},
+				endpoint{url: "http://" + host, tags: true})
 		}
 		out = append(out, File{Path: path.Join(HostsDir, host, "hosts.toml"), Contents: hostsToml(endpoints, never[host])})
 	}

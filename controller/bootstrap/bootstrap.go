@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bootstrap makes of documents what the controllers of a cluster would make of them, before there is a cluster:
-// the MachineConfigs of KubeletConfigs, ContainerRuntimeConfigs, image mirrors and templates, and the rendered
+// the MachineConfigs of KubeletConfigs, ContainerRuntimeConfigs, image mirrors and policies and templates, and the rendered
 // configuration of each pool. The decisions are the controllers' own. What a cluster learns from its Nodes has to be
 // said in the documents or in the Options.
 package bootstrap
@@ -39,6 +39,9 @@ var kinds = machineconfig.Kinds{
 	configv1.GroupVersion.WithKind("ImageDigestMirrorSet"):             empty[configv1.ImageDigestMirrorSet],
 	configv1.GroupVersion.WithKind("ImageTagMirrorSet"):                empty[configv1.ImageTagMirrorSet],
 	operatorv1alpha1.GroupVersion.WithKind("ImageContentSourcePolicy"): empty[operatorv1alpha1.ImageContentSourcePolicy],
+	configv1.GroupVersion.WithKind("Image"):                            empty[configv1.Image],
+	configv1.GroupVersion.WithKind("ClusterImagePolicy"):               empty[configv1.ClusterImagePolicy],
+	configv1.GroupVersion.WithKind("ImagePolicy"):                      empty[configv1.ImagePolicy],
 }
 
 func empty[T any, O interface {
@@ -53,6 +56,7 @@ var plurals = map[string]string{
 	"KubeletConfig": "kubeletconfigs", "ContainerRuntimeConfig": "containerruntimeconfigs",
 	kindControllerConfig: "controllerconfigs", "ImageDigestMirrorSet": "imagedigestmirrorsets",
 	"ImageTagMirrorSet": "imagetagmirrorsets", "ImageContentSourcePolicy": "imagecontentsourcepolicies",
+	"Image": "images", "ClusterImagePolicy": "clusterimagepolicies", "ImagePolicy": "imagepolicies",
 }
 
 // Options are what a cluster would know besides the documents.
@@ -163,7 +167,7 @@ func (m *Made) admit() (objects []client.Object) {
 			m.wrong = append(m.wrong, wrong{err: fmt.Errorf("%s: %s", d, oneLine(err)), any: true})
 			continue
 		}
-		object.SetUID(cmp.Or(object.GetUID(), types.UID(d.Kind+"/"+object.GetName())))
+		object.SetUID(cmp.Or(object.GetUID(), types.UID(d.Kind+"/"+object.GetNamespace()+"/"+object.GetName())))
 		objects = append(objects, object)
 	}
 	if m.o.reversed {
@@ -201,7 +205,7 @@ func admitted(d *machineconfig.OtherDocument) (client.Object, error) {
 // origin returns the document of an object, for messages.
 func (m *Made) origin(object client.Object) fmt.Stringer {
 	for _, d := range m.docs.Others {
-		if d.Object.GetName() == object.GetName() && d.Kind == object.GetObjectKind().GroupVersionKind().Kind {
+		if d.Object.GetName() == object.GetName() && d.Object.GetNamespace() == object.GetNamespace() && d.Kind == object.GetObjectKind().GroupVersionKind().Kind {
 			return d
 		}
 	}

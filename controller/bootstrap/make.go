@@ -57,7 +57,7 @@ func (m *Made) simulate(objects []client.Object) {
 			if by := metav1.GetControllerOf(mc); by != nil {
 				d.Origin = "made of " + by.Kind + "/" + by.Name
 			} else if strings.HasSuffix(mc.Name, "-generated-registries") {
-				d.Origin = "made of image mirrors"
+				d.Origin = "made of image mirrors and policies"
 			}
 		}
 		m.configs = append(m.configs, d)
@@ -105,7 +105,7 @@ func (m *Made) turn(w *source.World, objects []client.Object) (changed bool) {
 	changed = decide(m, kubeletconfig.Series, w, kubelets) || changed
 	write, remove, problems := imagemirror.Decide(mirrors, w, m.o.Version)
 	for _, p := range problems {
-		m.note(p.Object, p.Err, wrong{pools: []string{p.Pool}, any: p.Pool == ""})
+		m.note(p.Object, p.Err, wrong{pools: []string{p.Pool}, any: p.Pool == "", waits: p.Beside})
 	}
 	return w.Apply(write, remove) || changed
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagemirror makes MachineConfigs of ImageDigestMirrorSets, ImageTagMirrorSets and ImageContentSourcePolicies.
-// They bring each pool's registries.conf, merged with the one of the pool's other MachineConfigs, and the files in
-// which containerd looks for mirrors. These kinds have no status, so an annotation reports what is wrong with an
-// object.
+// Package imagemirror makes MachineConfigs of the objects that say where images come from and which images are accepted:
+// ImageDigestMirrorSets, ImageTagMirrorSets, ImageContentSourcePolicies, the Image, ClusterImagePolicies and
+// ImagePolicies. The MachineConfigs bring each pool's registries.conf and policy.json, merged with those of the pool's
+// other MachineConfigs, where signatures are, and the files in which containerd looks for mirrors. An annotation reports
+// what is wrong with an object, and conditions do where the kind has them.
 package imagemirror
 
 import (
@@ -20,6 +21,9 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,7 +53,7 @@ func Add(mgr ctrl.Manager, version string) error {
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), events: mgr.GetEventRecorder("machineconfigcontroller-imagemirror"),
-		version: cmp.Or(version, "unknown"),
+		version: cmp.Or(version, "unknown"), told: map[types.UID]string{},
 	}
 	return source.Controller{Name: Name, Kinds: Kinds(), Look: r.look}.Add(mgr)
 }
@@ -59,6 +63,8 @@ type reconciler struct {
 	events events.EventRecorder
 	// version is the version of this program that the MachineConfigs name.
 	version string
+	// told has what events said of objects that count, by the object.
+	told map[types.UID]string
 }
 
 // look brings the cluster to what decide returns. It reports what is wrong first, and withdraws such reports last.
@@ -74,6 +80,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	out := decide(origins, w, r.version)
 	var errs []error
 	for _, o := range origins {
+		r.aside(o)
 		if o.unmade() {
 			errs = append(errs, r.say(ctx, o))
 		}
@@ -94,34 +101,28 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 
 func (r *reconciler) origins(ctx context.Context, has func(client.Object) bool) ([]*origin, error) {
 	var out []*origin
-	if has(&configv1.ImageDigestMirrorSet{}) {
-		var list configv1.ImageDigestMirrorSetList
-		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing ImageDigestMirrorSets: %w", err)
+	for _, k := range kinds {
+		if !has(k.object) {
+			continue
 		}
-		for i := range list.Items {
-			out = append(out, digests(&list.Items[i]))
+		list, ok := k.list.DeepCopyObject().(client.ObjectList)
+		if !ok {
+			return nil, fmt.Errorf("listing %T: the value is no list", k.list)
 		}
-	}
-	if has(&configv1.ImageTagMirrorSet{}) {
-		var list configv1.ImageTagMirrorSetList
-		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing ImageTagMirrorSets: %w", err)
+		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing %T: %w", list, err)
 		}
-		for i := range list.Items {
-			out = append(out, tags(&list.Items[i]))
-		}
-	}
-	if has(&operatorv1alpha1.ImageContentSourcePolicy{}) {
-		var list operatorv1alpha1.ImageContentSourcePolicyList
-		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing ImageContentSourcePolicies: %w", err)
-		}
-		for i := range list.Items {
-			out = append(out, policies(&list.Items[i]))
+		err := meta.EachListItem(list, func(item runtime.Object) error {
+			if object, ok := item.(client.Object); ok && object.GetDeletionTimestamp() == nil {
+				out = append(out, originOf(object))
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing %T: %w", list, err)
 		}
 	}
-	return slices.DeleteFunc(out, func(o *origin) bool { return o.object.GetDeletionTimestamp() != nil }), nil
+	return out, nil
 }
 
 func (o *origin) unmade() bool { return o.err != nil || len(o.pools) > 0 }
@@ -149,8 +150,18 @@ func (o *origin) note(now time.Time) string {
 	return api.Encode(said)
 }
 
-// say writes the annotation of an object, where it has changed.
+// say writes what became of an object, where that has changed: its conditions where the kind has them, and its
+// annotation. An object of a tenant has no annotation, since pools report that, and no event, since the controller may
+// write none in other namespaces.
 func (r *reconciler) say(ctx context.Context, o *origin) error {
+	err := r.setConditions(ctx, o)
+	if o.tenant() {
+		return err
+	}
+	return errors.Join(err, r.annotate(ctx, o))
+}
+
+func (r *reconciler) annotate(ctx context.Context, o *origin) error {
 	note := o.note(time.Now().UTC().Truncate(time.Second))
 	if o.object.GetAnnotations()[api.UnmadeKey] == note {
 		return nil
@@ -177,12 +188,32 @@ func (r *reconciler) say(ctx context.Context, o *origin) error {
 		if said, err := api.Decode[*api.Unmade](annotations, api.UnmadeKey); err == nil && said != nil {
 			text = said.Reason
 		}
-		if len(text) > noteLimit {
-			text = strings.ToValidUTF8(text[:noteLimit], "")
-		}
-		r.events.Eventf(o.object, nil, corev1.EventTypeWarning, eventUnmade, "Make", "%s", text)
+		r.warn(o, text)
 	}
 	return nil
+}
+
+// warn sends the event about an object of which something has no effect.
+func (r *reconciler) warn(o *origin, text string) {
+	if len(text) > noteLimit {
+		text = strings.ToValidUTF8(text[:noteLimit], "")
+	}
+	r.events.Eventf(o.object, nil, corev1.EventTypeWarning, eventUnmade, "Make", "%s", text)
+}
+
+// aside sends an event about what has no effect of an object that counts otherwise and has no conditions, once for each
+// text.
+func (r *reconciler) aside(o *origin) {
+	text := ""
+	if o.beside != nil && o.demand == nil {
+		text = o.beside.Error()
+	}
+	if uid := o.object.GetUID(); r.told[uid] != text {
+		r.told[uid] = text
+		if text != "" {
+			r.warn(o, text)
+		}
+	}
 }
 
 // Sources returns the mirrors that the objects of a cluster ask for. A wrong object asks for none. has reports whether
@@ -195,9 +226,24 @@ func Sources(ctx context.Context, from client.Client, has func(client.Object) bo
 	return sources(counting(arrange(origins), nil)), nil
 }
 
-// Kinds are the kinds that ask for mirrors.
+// kinds are the kinds that MachineConfigs are made of, and their lists.
+var kinds = []struct {
+	object client.Object
+	list   client.ObjectList
+}{
+	{&configv1.ImageDigestMirrorSet{}, &configv1.ImageDigestMirrorSetList{}},
+	{&configv1.ImageTagMirrorSet{}, &configv1.ImageTagMirrorSetList{}},
+	{&operatorv1alpha1.ImageContentSourcePolicy{}, &operatorv1alpha1.ImageContentSourcePolicyList{}},
+	{&configv1.Image{}, &configv1.ImageList{}},
+	{&configv1.ClusterImagePolicy{}, &configv1.ClusterImagePolicyList{}},
+	{&configv1.ImagePolicy{}, &configv1.ImagePolicyList{}},
+}
+
+// Kinds are the kinds that MachineConfigs are made of.
 func Kinds() []client.Object {
-	return []client.Object{
-		&configv1.ImageDigestMirrorSet{}, &configv1.ImageTagMirrorSet{}, &operatorv1alpha1.ImageContentSourcePolicy{},
+	out := make([]client.Object, 0, len(kinds))
+	for _, k := range kinds {
+		out = append(out, k.object)
 	}
+	return out
 }

@@ -8,9 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	configv1 "github.com/openshift/api/config/v1"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/api"
@@ -27,36 +25,36 @@ type decision struct {
 	remove []*mcfgv1.MachineConfig
 }
 
-// Problem is what is wrong with an object, for one pool or, if Pool is empty, for all pools.
+// Problem is what is wrong with an object, for one pool or, if Pool is empty, for all pools. Beside is true if the rest
+// goes on without that part of the object.
 type Problem struct {
 	Object client.Object
 	Pool   string
+	Beside bool
 	Err    error
 }
 
 // Decide returns the MachineConfigs to be written and removed where the World has these objects, and what is wrong with
-// the objects. Objects of other kinds than the three are left out. version is the maker's version.
+// the objects. Objects of other kinds than Kinds are left out. version is the maker's version.
 func Decide(
 	objects []client.Object, w *source.World, version string,
 ) (write, remove []*mcfgv1.MachineConfig, wrong []Problem) {
 	var origins []*origin
 	for _, object := range objects {
-		switch o := object.(type) {
-		case *configv1.ImageDigestMirrorSet:
-			origins = append(origins, digests(o))
-		case *configv1.ImageTagMirrorSet:
-			origins = append(origins, tags(o))
-		case *operatorv1alpha1.ImageContentSourcePolicy:
-			origins = append(origins, policies(o))
+		if o := originOf(object); o != nil {
+			origins = append(origins, o)
 		}
 	}
 	d := decide(origins, w, version)
 	for _, o := range origins {
 		if o.err != nil {
-			wrong = append(wrong, Problem{o.object, "", o.err})
+			wrong = append(wrong, Problem{o.object, "", o.tenant(), o.err})
+		}
+		if o.beside != nil {
+			wrong = append(wrong, Problem{o.object, "", true, o.beside})
 		}
 		for _, pool := range slices.Sorted(maps.Keys(o.pools)) {
-			wrong = append(wrong, Problem{o.object, pool, o.pools[pool]})
+			wrong = append(wrong, Problem{o.object, pool, o.tenant(), o.pools[pool]})
 		}
 	}
 	return d.write, d.remove, wrong
@@ -87,10 +85,11 @@ func decide(origins []*origin, w *source.World, version string) decision {
 
 // merge makes the MachineConfig of each pool, and notes in the objects what is wrong with them. The rules of a wrong
 // object stay as they were accepted last. Without its mirrors, images could be pulled from where people do not want to
-// pull. The rules of other objects, and the MachineConfigs beneath, count as they are now.
+// pull. The rules of other objects, and the MachineConfigs beneath, count as they are now. What is wrong with an object
+// of a tenant holds nothing else up.
 func merge(origins []*origin, w *source.World) decision {
 	origins = arrange(origins)
-	wrong := slices.ContainsFunc(origins, func(o *origin) bool { return o.err != nil })
+	wrong := slices.ContainsFunc(origins, func(o *origin) bool { return o.err != nil && !o.tenant() })
 	var out decision
 	runtimes, unknown := source.Runtimes(w.Pools, w.Nodes)
 	made := map[string]bool{}
@@ -105,9 +104,8 @@ func merge(origins []*origin, w *source.World) decision {
 		if noted == nil {
 			noted = anywhere(w.Configs)
 		}
-		counts := counting(origins, noted)
-		all := sources(counts)
-		if len(all) == 0 {
+		asks := wanted(counting(origins, noted))
+		if asks.none() {
 			continue
 		}
 		made[name] = true
@@ -118,17 +116,20 @@ func merge(origins []*origin, w *source.World) decision {
 		on, err := runtimes[p.Name], unknown[p.Name]
 		var mc *mcfgv1.MachineConfig
 		if err == nil {
-			mc, err = forPool(p, all, on, w)
+			mc, err = forPool(p, asks, on, w, origins)
 		}
 		for _, o := range origins {
 			if err != nil {
 				o.fail(p.Name, err)
 			} else if on.Containerd {
-				o.failContainerd(p.Name, all)
+				o.failContainerd(p.Name, asks.sources)
 			}
 		}
-		if !slices.ContainsFunc(origins, func(o *origin) bool { return o.pools[p.Name] != nil }) {
-			mc.Annotations = map[string]string{api.AcceptedKey: api.Encode(counts)}
+		if err == nil && !slices.ContainsFunc(origins, func(o *origin) bool { return o.pools[p.Name] != nil && !o.tenant() }) {
+			mc.Annotations = map[string]string{}
+			if note := api.Encode(asks.counts); len(note) <= noteAtMost {
+				mc.Annotations[api.AcceptedKey] = note
+			}
 			out.write = append(out.write, mc)
 		}
 	}
@@ -140,14 +141,20 @@ func merge(origins []*origin, w *source.World) decision {
 	return out
 }
 
-// counted is the rules of an object that count.
+// noteAtMost is the size of what is noted of accepted objects, in bytes. The API takes 256 KiB of annotations. Without
+// the note, a MachineConfig stays as it is while an object is wrong.
+const noteAtMost = 200 << 10
+
+// counted is what counts of an object.
 type counted struct {
-	Object string  `json:"object"`
-	Rules  []asked `json:"rules"`
+	Object   string    `json:"object"`
+	Rules    []asked   `json:"rules,omitempty"`
+	Settings *settings `json:"settings,omitempty"`
+	Demand   *demand   `json:"demand,omitempty"`
 }
 
-// counting returns the rules of all objects that count, in the order of the objects. Of a wrong object, the rules that
-// were accepted last count.
+// counting returns what counts of all objects, in the order of the objects. Of a wrong object, what was accepted last
+// counts.
 func counting(origins []*origin, accepted []counted) []counted {
 	var out []counted
 	for _, o := range origins {
@@ -156,10 +163,11 @@ func counting(origins []*origin, accepted []counted) []counted {
 			for _, r := range o.rules {
 				c.Rules = append(c.Rules, r.asked)
 			}
+			c.Settings, c.Demand = o.settings, o.demand
 		} else if i := slices.IndexFunc(accepted, func(a counted) bool { return a.Object == c.Object }); i >= 0 {
-			c.Rules = accepted[i].Rules
+			c = accepted[i]
 		}
-		if c.Rules != nil {
+		if c.Rules != nil || c.Settings != nil || c.Demand != nil {
 			out = append(out, c)
 		}
 	}
@@ -197,10 +205,19 @@ func (o *origin) fail(pool string, err error) {
 }
 
 func (o *origin) failContainerd(pool string, all []registries.Source) {
-	for _, r := range o.rules {
-		if err := inexpressible(r, all); err != nil {
+	wrong := func(err error) {
+		if err != nil {
 			o.fail(pool, fmt.Errorf("MachineConfigPool/%s: %w", pool, err))
 		}
+	}
+	for _, r := range o.rules {
+		wrong(inexpressible(r, all))
+	}
+	if o.settings != nil {
+		wrong(o.settings.inexpressible())
+	}
+	if o.demand != nil {
+		wrong(errors.New("spec.policy: containerd verifies no signatures"))
 	}
 }
 
@@ -219,60 +236,6 @@ func byAnother(p *mcfgv1.MachineConfigPool, pools []*mcfgv1.MachineConfigPool) (
 		}
 	}
 	return false, nil
-}
-
-// forPool makes the MachineConfig of a pool. It merges the mirrors with what the pool's other MachineConfigs bring.
-func forPool(
-	p *mcfgv1.MachineConfigPool, all []registries.Source, on source.Runtime, w *source.World,
-) (*mcfgv1.MachineConfig, error) {
-	name := source.Name(p.Name, what, "")
-	if selected, err := source.Selected(p, p.Name); err != nil {
-		return nil, err
-	} else if !selected {
-		return nil, fmt.Errorf("MachineConfigPool/%s: spec.machineConfigSelector: does not select %s=%s, which %s has",
-			p.Name, api.Role, p.Name, name)
-	}
-	around, err := source.AroundOf(p, w.Configs, name, ours)
-	if err != nil {
-		return nil, err
-	}
-	beneath, err := around.Beneath(p.Name)
-	if err != nil {
-		return nil, err
-	}
-	conf, err := registries.Parse(source.Contents(beneath, registries.Path))
-	if err != nil {
-		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registries.Path, err)
-	}
-	var files []source.File
-	if on.Containerd {
-		for _, f := range registries.Hosts(all, conf.Insecure) {
-			files = append(files, source.File(f))
-		}
-	}
-	if err := conf.Merge(all); err != nil {
-		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registries.Path, err)
-	}
-	text, err := conf.Text()
-	if err != nil {
-		return nil, fmt.Errorf("writing %s: %w", registries.Path, err)
-	}
-	paths := []string{registries.Path}
-	for _, f := range files {
-		if source.Contents(beneath, f.Path) != nil {
-			return nil, fmt.Errorf("MachineConfigPool/%s: its MachineConfigs bring %s, which can't be merged with mirrors",
-				p.Name, f.Path)
-		}
-		paths = append(paths, f.Path)
-	}
-	if err := around.Replaced(paths...); err != nil {
-		return nil, fmt.Errorf("MachineConfigPool/%s: %w, to be merged with the mirrors", p.Name, err)
-	}
-	raw, err := source.Ignition(append(files, source.File{Path: registries.Path, Contents: text}), nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	return source.Config(p.Name, name, raw), nil
 }
 
 // ours reports whether this controller made a MachineConfig.

@@ -59,7 +59,7 @@ func TestHostsAreWrittenInTheTablesThatContainerdReads(t *testing.T) {
 	for _, never := range []bool{false, true} {
 		files := registries.Hosts([]registries.Source{{Scope: "q.io", Blocked: never, Mirrors: []registries.Mirror{
 			{Location: "a.example/a", Tags: true}, {Location: "b.example"}, {Location: "c.example"},
-		}}}, func(location string) bool { return location == "b.example" })
+		}}}, func(location string) bool { return location == "b.example" }, nil)
 		if len(files) != 1 || files[0].Path != "/etc/containerd/certs.d/q.io/hosts.toml" {
 			t.Fatalf("got %v", files)
 		}

@@ -350,7 +350,7 @@ capabilities = ["pull"]
 				t.Fatal(err)
 			}
 			got := map[string]string{}
-			for _, f := range registries.Hosts(all, conf.Insecure) {
+			for _, f := range registries.Hosts(all, conf.Insecure, nil) {
 				host := strings.TrimSuffix(strings.TrimPrefix(f.Path, "/etc/containerd/certs.d/"), "/hosts.toml")
 				got[host] = string(f.Contents)
 				asDocumented(t, f.Path, f.Contents)

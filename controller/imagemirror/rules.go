@@ -17,17 +17,48 @@ import (
 	"github.com/noderefit/noderefit/registries"
 )
 
-// origin is an object that asks for mirrors.
+// origin is an object that asks for mirrors, for settings of registries, or for signatures.
 type origin struct {
-	object client.Object
-	kind   string
-	rules  []rule
+	object   client.Object
+	kind     string
+	rules    []rule
+	settings *settings
+	demand   *demand
 	// err is what is wrong with the object for any pool. pools has what is wrong for single pools.
 	err   error
 	pools map[string]error
+	// beside is what has no effect, while the rest of the object counts.
+	beside error
 }
 
-func (o *origin) String() string { return o.kind + "/" + o.object.GetName() }
+// originOf reads an object of one of the kinds. It returns nil for an object of another kind.
+func originOf(object client.Object) *origin {
+	switch o := object.(type) {
+	case *configv1.ImageDigestMirrorSet:
+		return digests(o)
+	case *configv1.ImageTagMirrorSet:
+		return tags(o)
+	case *operatorv1alpha1.ImageContentSourcePolicy:
+		return policies(o)
+	case *configv1.Image:
+		return settingsOf(o)
+	case *configv1.ClusterImagePolicy:
+		return clusterPolicy(o)
+	case *configv1.ImagePolicy:
+		return namespacedPolicy(o)
+	}
+	return nil
+}
+
+func (o *origin) String() string {
+	if namespace := o.object.GetNamespace(); namespace != "" {
+		return o.kind + "/" + namespace + "/" + o.object.GetName()
+	}
+	return o.kind + "/" + o.object.GetName()
+}
+
+// tenant reports whether the object is one that people may make who administrate a namespace alone.
+func (o *origin) tenant() bool { return o.kind == kindPolicy }
 
 // rule is one entry of an object.
 type rule struct {
@@ -82,13 +113,13 @@ func plain(mirrors []configv1.ImageMirror) []string {
 }
 
 const (
-	host = `(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])(?:\.(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9]))*`
-	path = `(?:/[a-z0-9]+(?:(?:[._]|__|-*)[a-z0-9]+)*)*`
+	host  = `(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])(?:\.(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9]))*`
+	below = `(?:/[a-z0-9]+(?:(?:[._]|__|-*)[a-z0-9]+)*)*`
 )
 
 // These match what the schema of the two newer kinds allows. The older kind has no schema for it.
 var (
-	location = regexp.MustCompile(`^` + host + `(?::[0-9]+)?` + path + `$`)
+	location = regexp.MustCompile(`^` + host + `(?::[0-9]+)?` + below + `$`)
 	wildcard = regexp.MustCompile(`^\*\.` + host + `$`)
 )
 
@@ -116,11 +147,15 @@ func (o *origin) add(field, source string, mirrors []string, tags bool, policy c
 // arrange puts objects into the order in which their mirrors count. It notes an error in objects that contradict each
 // other.
 func arrange(origins []*origin) []*origin {
-	kinds := []string{"ImageDigestMirrorSet", "ImageTagMirrorSet", "ImageContentSourcePolicy"}
+	kinds := []string{
+		"ImageDigestMirrorSet", "ImageTagMirrorSet", "ImageContentSourcePolicy", "Image", kindClusterPolicy, kindPolicy,
+	}
 	origins = slices.SortedFunc(slices.Values(origins), func(a, b *origin) int {
 		return cmp.Or(cmp.Compare(slices.Index(kinds, a.kind), slices.Index(kinds, b.kind)),
+			cmp.Compare(a.object.GetNamespace(), b.object.GetNamespace()),
 			cmp.Compare(a.object.GetName(), b.object.GetName()))
 	})
+	contradict(origins)
 	var rules []rule
 	for _, o := range origins {
 		rules = append(rules, o.rules...)

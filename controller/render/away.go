@@ -35,6 +35,9 @@ var definitions = map[string]definition{
 	"OSStream":                 {"osstreams.noderefit.dev", "osstream"},
 	"ImageDigestMirrorSet":     {"imagedigestmirrorsets.config.openshift.io", "registries"},
 	"ImageTagMirrorSet":        {"imagetagmirrorsets.config.openshift.io", "registries"},
+	"Image":                    {"images.config.openshift.io", "registries"},
+	"ClusterImagePolicy":       {"clusterimagepolicies.config.openshift.io", "registries"},
+	"ImagePolicy":              {"imagepolicies.config.openshift.io", "registries"},
 	"ImageContentSourcePolicy": {"imagecontentsourcepolicies.operator.openshift.io", "registries"},
 }
 

@@ -73,20 +73,25 @@ func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache)
 		r.optional = append(r.optional, optional(r, c, from, gvk, o, changed))
 	}
 	partial(operatorv1.GroupVersion.WithKind("MachineConfiguration"), r.allPools)
-	// Of an OSStream only its MachineConfigs matter, and that its definition is there.
-	partial(api.GroupVersion.WithKind("OSStream"), func(context.Context, ...client.Object) map[task]time.Duration {
-		return nil
-	})
+	// Of an OSStream and an ImagePolicy only the MachineConfigs matter, and that the definition is there. What is wrong
+	// with an ImagePolicy is the matter of a namespace.
+	for _, gvk := range []schema.GroupVersionKind{
+		api.GroupVersion.WithKind("OSStream"), configv1.GroupVersion.WithKind("ImagePolicy"),
+	} {
+		partial(gvk, func(context.Context, ...client.Object) map[task]time.Duration { return nil })
+	}
 	for _, gvk := range mirrorKinds {
 		partial(gvk, r.partChanged)
 	}
 	return nil
 }
 
-// mirrorKinds have no status, so an annotation reports that nothing can be made of an object.
+// mirrorKinds are those of which an annotation reports that nothing can be made of an object. Most have no status.
 var mirrorKinds = []schema.GroupVersionKind{
 	configv1.GroupVersion.WithKind("ImageDigestMirrorSet"),
 	configv1.GroupVersion.WithKind("ImageTagMirrorSet"),
+	configv1.GroupVersion.WithKind("Image"),
+	configv1.GroupVersion.WithKind("ClusterImagePolicy"),
 	operatorv1alpha1.GroupVersion.WithKind("ImageContentSourcePolicy"),
 }
 

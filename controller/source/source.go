@@ -111,6 +111,15 @@ func (a *Around) Beneath(pool string) (*machineconfig.Config, error) {
 	return c, err
 }
 
+// Whole returns what the pool has with later MachineConfigs too.
+func (a *Around) Whole(pool string) (*machineconfig.Config, error) {
+	if len(a.under)+len(a.over) == 0 {
+		return &machineconfig.Config{}, nil
+	}
+	c, _, err := machineconfig.Merge(pool, slices.Concat(a.under, a.over), nil)
+	return c, err
+}
+
 // Bringing returns the name of the MachineConfig beneath whose file of that path counts, and "" if no such file exists.
 func (a *Around) Bringing(path string) string {
 	for _, d := range slices.Backward(a.under) {

@@ -601,13 +601,21 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 	})
 }
 
+// publicKey is one that an image policy can have, as the API has it.
+const publicKey = "LS0tLS1CRUdJTiBQVUJMSUMgS0VZLS0tLS0KTUZrd0V3WUhLb1pJemowQ0FRWUlLb1pJemowREFRY0RRZ0FFeWtlU014VUE2ZnVoQktCaktpS0" +
+	"VzVEZOV3hvKwpmMU1mZDhia3BlRTNReWpyejlXbXNXZkh5QVBtYTQ3ZjllZEhzSVZiSTRvaXJvbCtobVVaaXJrVU1BPT0KLS0tLS1FTkQgUFVCTElDIEtFWS0tLS0tCg=="
+
 // What MachineConfigs are made of is people's: the controller notes what became of it.
 func TestTheControllerNotesWhatBecameOfWhatMachineConfigsAreMadeOf(t *testing.T) {
 	c := installed(t)
 	const group = "/apis/machineconfiguration.openshift.io/v1/"
+	const signed = `{"scopes":["a.example"],"policy":{"rootOfTrust":{"policyType":"PublicKey","publicKey":{"keyData":"` + publicKey + `"}}}}`
 	sources := map[string]string{ // paths of objects, each with a spec
 		"/apis/config.openshift.io/v1/imagedigestmirrorsets":              "{}",
 		"/apis/config.openshift.io/v1/imagetagmirrorsets":                 "{}",
+		"/apis/config.openshift.io/v1/images":                             "{}",
+		"/apis/config.openshift.io/v1/clusterimagepolicies":               signed,
+		"/apis/config.openshift.io/v1/namespaces/default/imagepolicies":   signed,
 		"/apis/operator.openshift.io/v1alpha1/imagecontentsourcepolicies": "{}",
 		group + "containerruntimeconfigs":                                 `{"containerRuntimeConfig":{}}`,
 		group + "kubeletconfigs":                                          "{}",
@@ -620,12 +628,13 @@ func TestTheControllerNotesWhatBecameOfWhatMachineConfigsAreMadeOf(t *testing.T)
 	kinds := map[string]string{
 		"imagedigestmirrorsets": "ImageDigestMirrorSet", "imagetagmirrorsets": "ImageTagMirrorSet",
 		"imagecontentsourcepolicies": "ImageContentSourcePolicy", "containerruntimeconfigs": "ContainerRuntimeConfig",
-		"kubeletconfigs": "KubeletConfig",
+		"kubeletconfigs": "KubeletConfig", "images": "Image", "clusterimagepolicies": "ClusterImagePolicy",
+		"imagepolicies": "ImagePolicy",
 	}
 	controller := as(t, c, api.Controller, "")
 	for at, spec := range sources {
 		t.Run(path.Base(at), func(t *testing.T) {
-			version := strings.TrimPrefix(path.Dir(at), "/apis/")
+			version, _, _ := strings.Cut(strings.TrimPrefix(path.Dir(at), "/apis/"), "/namespaces/")
 			body := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"theirs"},"spec":%s}`, version,
 				kinds[path.Base(at)], spec)
 			err := admin(t, c).kube.CoreV1().RESTClient().Post().AbsPath(at).Body([]byte(body)).Do(t.Context()).Error()
@@ -638,7 +647,8 @@ func TestTheControllerNotesWhatBecameOfWhatMachineConfigsAreMadeOf(t *testing.T)
 			})
 			refuse(t, controller, "does not change what people asked for", map[string]attempt{
 				"ask for something else": patch(one, `{"spec":{"x":null,"imageDigestMirrors":[],"imageTagMirrors":[],`+
-					`"repositoryDigestMirrors":[],"containerRuntimeConfig":{"logLevel":"debug"},"logLevel":9}}`),
+					`"repositoryDigestMirrors":[],"containerRuntimeConfig":{"logLevel":"debug"},"logLevel":9,`+
+					`"scopes":["b.example"],"registrySources":{"insecureRegistries":["b.example"]}}}`),
 				"ask for it elsewhere": patch(one, `{"metadata":{"labels":{"x":"y"}}}`),
 			})
 			refuse(t, controller, "does not change these annotations and finalizers", map[string]attempt{
@@ -650,6 +660,13 @@ func TestTheControllerNotesWhatBecameOfWhatMachineConfigsAreMadeOf(t *testing.T)
 			}})
 		})
 	}
+	const condition = `{"status":{"conditions":[{"type":"Applied","status":"True","reason":"Rendered","message":"",` +
+		`"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+	allow(t, controller, map[string]attempt{
+		"say that a policy is applied": patch("/apis/config.openshift.io/v1/clusterimagepolicies/theirs/status", condition),
+		"say it of a namespace's policy": patch("/apis/config.openshift.io/v1/namespaces/default/imagepolicies/theirs/status",
+			condition),
+	})
 	for kind, what := range map[string]string{"containerruntimeconfigs": "containerruntime", "kubeletconfigs": "kubelet"} {
 		one := group + kind + "/theirs"
 		allow(t, controller, map[string]attempt{

@@ -116,7 +116,38 @@ metadata: {name: older}
 spec:
   repositoryDigestMirrors:
     - {source: older.example, mirrors: [mirror.example]}
+---
+kind: Image
+apiVersion: config.openshift.io/v1
+metadata: {name: cluster}
+spec:
+  registrySources: {insecureRegistries: [mirror.example], blockedRegistries: [bad.example], containerRuntimeSearchRegistries: [quay.io]}
+---
+kind: ClusterImagePolicy
+apiVersion: config.openshift.io/v1
+metadata: {name: signed}
+spec:
+  scopes: [registry.example/signed]
+  policy: {rootOfTrust: {policyType: PublicKey, publicKey: {keyData: ` + publicKey + `}}}
+---
+kind: ImagePolicy
+apiVersion: config.openshift.io/v1
+metadata: {name: signed, namespace: default}
+spec:
+  scopes: [quay.io/ours]
+  policy: {rootOfTrust: {policyType: PublicKey, publicKey: {keyData: ` + publicKey + `}}}
+---
+kind: ImagePolicy
+apiVersion: config.openshift.io/v1
+metadata: {name: signed, namespace: kube-system}
+spec:
+  scopes: [quay.io/theirs]
+  policy: {rootOfTrust: {policyType: PublicKey, publicKey: {keyData: ` + publicKey + `}}}
 `
+
+// publicKey is one that a policy can have, as the API has it.
+const publicKey = "LS0tLS1CRUdJTiBQVUJMSUMgS0VZLS0tLS0KTUZrd0V3WUhLb1pJemowQ0FRWUlLb1pJemowREFRY0RRZ0FFeWtlU014VUE2ZnVoQktCaktpS0" +
+	"VzVEZOV3hvKwpmMU1mZDhia3BlRTNReWpyejlXbXNXZkh5QVBtYTQ3ZjllZEhzSVZiSTRvaXJvbCtobVVaaXJrVU1BPT0KLS0tLS1FTkQgUFVCTElDIEtFWS0tLS0tCg=="
 
 // A first boot is final: what a machine is given before there is a cluster has the name that the cluster gives the same
 // documents, byte for byte, so the node's first act there is none.
@@ -177,7 +208,9 @@ func TestRenderGivesTheNamesThatTheClusterGives(t *testing.T) {
 	}
 
 	// What the directory gets later is served as the cluster has it then.
-	later := strings.ReplaceAll(before[strings.LastIndex(before, "---\n")+4:], "older", "later")
+	_, later, _ := strings.Cut(before, "kind: ImageContentSourcePolicy\n")
+	later, _, _ = strings.Cut(later, "---\n")
+	later = "kind: ImageContentSourcePolicy\n" + strings.ReplaceAll(later, "older", "later")
 	writeText(t, dir+"/later.yaml", later)
 	o := &unstructured.Unstructured{}
 	w.must(yaml.Unmarshal([]byte(later), &o.Object))

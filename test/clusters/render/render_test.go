@@ -405,6 +405,7 @@ func TestAClusterWithoutTheOptionalKindsWorksAndTheyAreSeenWhenTheyCome(t *testi
 		"containerruntimeconfigs.machineconfiguration.openshift.io", "machineconfigurations.operator.openshift.io",
 		"machineconfignodes.machineconfiguration.openshift.io", "imagedigestmirrorsets.config.openshift.io",
 		"imagetagmirrorsets.config.openshift.io", "imagecontentsourcepolicies.operator.openshift.io",
+		"images.config.openshift.io", "clusterimagepolicies.config.openshift.io", "imagepolicies.config.openshift.io",
 	} {
 		w.must(crds.Delete(w.ctx, name, metav1.DeleteOptions{}))
 		w.until(name+" is gone", func() (bool, any) {
