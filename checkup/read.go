@@ -297,6 +297,7 @@ func neededRights(namespace string) []right {
 		{group: "apps", resource: "deployments", namespace: namespace},
 		{group: "apps", resource: "daemonsets", namespace: namespace},
 		{group: "policy", resource: "poddisruptionbudgets", namespace: namespace},
+		{group: "networking.k8s.io", resource: "networkpolicies", namespace: namespace},
 		{resource: "serviceaccounts", namespace: namespace},
 		{group: "rbac.authorization.k8s.io", resource: "roles", namespace: namespace},
 		{group: "rbac.authorization.k8s.io", resource: "rolebindings", namespace: namespace},

@@ -252,6 +252,7 @@ var needed = []right{
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"},
 	{Group: "policy", Resource: "poddisruptionbudgets", Namespace: api.Namespace},
+	{Group: "networking.k8s.io", Resource: "networkpolicies", Namespace: api.Namespace},
 	{Group: "machineconfiguration.openshift.io", Resource: "machineconfigpools"},
 	{Group: "machineconfiguration.openshift.io", Resource: "controllerconfigs"},
 	{Group: "apps", Resource: "deployments", Namespace: api.Namespace},

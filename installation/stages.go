@@ -32,7 +32,7 @@ var stages = []stage{
 		"ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
 	}},
 	{name: "policies", kinds: []string{
-		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodDisruptionBudget",
+		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodDisruptionBudget", "NetworkPolicy",
 	}},
 	{name: "pools and configuration", kinds: []string{"MachineConfigPool", "ControllerConfig"}, kept: true},
 	{name: "controller", kinds: []string{"Deployment"}, named: api.Controller},
