@@ -71,6 +71,7 @@ var alerts = []alert{
 	{"NoderefitDaemonDown", 15 * time.Minute, podsDown(api.Daemon), ofPods},
 	{"NoderefitServerFails", 0, nil, nil},
 	{"NoderefitServerDown", 15 * time.Minute, podsDown(serverName), ofPods},
+	{"NoderefitServerCertificateEnds", 0, nil, nil},
 }
 
 func ofNodes(f *facts) []error { return []error{f.nodes.err, f.pools.err} }

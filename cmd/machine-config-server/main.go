@@ -161,7 +161,7 @@ func (o *options) run(ctx context.Context) error {
 		log.Info("every client that can reach this server gets every configuration, with its secrets",
 			"flag", "--allow-unauthenticated")
 	}
-	if err := o.listen(ctx, group, s, log); err != nil {
+	if err := o.listen(ctx, group, registry, s, log); err != nil {
 		return err
 	}
 	if err := o.serveMetrics(ctx, group, registry, log); err != nil {
@@ -203,8 +203,10 @@ func (o *options) server(ctx context.Context, group *errgroup.Group, registry *p
 }
 
 // listen serves new machines over HTTPS, and over plain HTTP where that is asked for.
-func (o *options) listen(ctx context.Context, group *errgroup.Group, s http.Handler, log logr.Logger) error {
-	tlsConfig, err := o.tls.config(ctx, group)
+func (o *options) listen(
+	ctx context.Context, group *errgroup.Group, metrics prometheus.Registerer, s http.Handler, log logr.Logger,
+) error {
+	tlsConfig, err := o.tls.config(ctx, group, metrics)
 	if err != nil {
 		return err
 	}

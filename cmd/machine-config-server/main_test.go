@@ -229,6 +229,72 @@ func TestATokenOrACertificateIsRequiredAndCertificatesAreReadAgain(t *testing.T)
 	}
 }
 
+// Machines that trust both authorities are served all the while; those that were started with one of them, as long as the
+// server shows a certificate of it.
+func TestTheAuthorityIsReplacedWithoutAMachineThatIsTurnedAway(t *testing.T) {
+	dir, old, next := t.TempDir(), newAuthority(t), newAuthority(t)
+	show := func(by authority, name string) {
+		cert, key := by.issue(t, name, x509.ExtKeyUsageServerAuth)
+		put(t, dir+"/tls.key", key)
+		put(t, dir+"/tls.crt", cert)
+	}
+	show(old, "first")
+	at := start(t, dir, "--address=127.0.0.1", "--metrics-bind-address=0")
+	asked := func(trusted ...authority) (string, error) {
+		pool := x509.NewCertPool()
+		for _, a := range trusted {
+			pool.AppendCertsFromPEM(a.pem)
+		}
+		answer, err := ask(t, "https://"+at+"/config/plain", &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, "")
+		if err != nil {
+			return "", err
+		}
+		return answer.TLS.PeerCertificates[0].Subject.CommonName, nil
+	}
+	if name, err := asked(old, next); name != "first" || err != nil {
+		t.Fatalf("before: %s, %v", name, err)
+	}
+	if name, err := asked(next); err == nil {
+		t.Fatalf("before, by the next authority alone: %s", name)
+	}
+	show(next, "second")
+	for deadline := time.Now().Add(time.Minute); ; {
+		name, err := asked(old, next)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("in between: %s, %v", name, err)
+		}
+		if name == "second" {
+			break
+		}
+	}
+	if name, err := asked(next); name != "second" || err != nil {
+		t.Errorf("after, by the next authority alone: %s, %v", name, err)
+	}
+	if name, err := asked(old); err == nil {
+		t.Errorf("after, by the old authority alone: %s", name)
+	}
+}
+
+func TestTheCertificateThatEndsFirstCounts(t *testing.T) {
+	a := newAuthority(t)
+	cert, key := a.issue(t, "leaf", x509.ExtKeyUsageServerAuth)
+	pair, err := tls.X509KeyPair(append(cert, a.pem...), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	above, err := x509.ParseCertificate(pair.Certificate[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ends(&pair), float64(min(leaf.NotAfter.Unix(), above.NotAfter.Unix())); got != want {
+		t.Errorf("got %f, want %f", got, want)
+	}
+}
+
 func TestTheShortestCommandLineServesWhatHoldsNoSecret(t *testing.T) {
 	dir, own := t.TempDir(), newAuthority(t)
 	cert, key := own.issue(t, "x", x509.ExtKeyUsageServerAuth)

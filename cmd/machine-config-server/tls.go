@@ -12,7 +12,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
@@ -60,8 +62,9 @@ func (o *tlsOptions) ids() ([]uint16, error) {
 	return ids, nil
 }
 
-// config returns a configuration that follows the files from then on.
-func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group) (*tls.Config, error) {
+// config returns a configuration that follows the files from then on, and registers when the certificate ends.
+func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group, metrics prometheus.Registerer,
+) (*tls.Config, error) {
 	ids, err := o.ids()
 	if err != nil {
 		return nil, err
@@ -71,6 +74,19 @@ func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group) (*tls.Co
 		return nil, fmt.Errorf("reading the certificate %s and its key, which --cert and --key name: %w", o.cert, err)
 	}
 	group.Go(func() error { return watcher.Start(ctx) })
+	err = metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "noderefit_server_certificate_not_after_seconds",
+		Help: "When the certificate that new machines are shown ends, or the first one of its chain: seconds since 1970.",
+	}, func() float64 {
+		shown, err := watcher.GetCertificate(nil)
+		if err != nil {
+			return 0
+		}
+		return ends(shown)
+	}))
+	if err != nil {
+		return nil, err
+	}
 	c := &tls.Config{
 		GetCertificate: watcher.GetCertificate,
 		MinVersion:     versions[o.minVersion],
@@ -96,6 +112,17 @@ func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group) (*tls.Co
 		return one, nil
 	}
 	return c, nil
+}
+
+// ends returns when the first certificate of a chain ends, in seconds since 1970.
+func ends(chain *tls.Certificate) float64 {
+	var first time.Time
+	for _, der := range chain.Certificate {
+		if c, err := x509.ParseCertificate(der); err == nil && (first.IsZero() || c.NotAfter.Before(first)) {
+			first = c.NotAfter
+		}
+	}
+	return float64(first.Unix())
 }
 
 // authorities reads the authorities for each connection: they change without notice, and a new machine connects once.
