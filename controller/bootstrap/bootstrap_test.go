@@ -95,6 +95,27 @@ func TestEachKindHasItsPart(t *testing.T) {
 	}
 }
 
+// What a namespace asks for is a warning where a pool can't have it, for that pool alone.
+func TestAPolicyOfANamespaceIsAWarningForThePoolThatCantHaveIt(t *testing.T) {
+	text := config("50-a", "worker", "/etc/a", "a") + config("50-b", "master", "/etc/b", "b") +
+		"apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfigPool\nmetadata: {name: master, annotations: " +
+		"{noderefit.dev/container-runtime: containerd}}\nspec: {machineConfigSelector: {matchLabels: {" + role + ": master}}}\n---\n"
+	for _, namespace := range []string{"one", "two"} { // of the same name
+		text += "apiVersion: config.openshift.io/v1\nkind: ImagePolicy\nmetadata: {name: p, namespace: " + namespace + "}\nspec:\n" +
+			"  scopes: [quay.io/" + namespace + "]\n  policy: {rootOfTrust: {policyType: PublicKey, publicKey: {keyData: " +
+			"LS0tLS1CRUdJTiBQVUJMSUMgS0VZLS0tLS0KQUFBQQotLS0tLUVORCBQVUJMSUMgS0VZLS0tLS0K}}}\n---\n"
+	}
+	paths, warnings, err := files(t, Options{Runtime: "crio"}, "worker", text)
+	if err != nil || len(warnings) > 0 || !strings.Contains(paths, "/etc/crio/policies/one.json /etc/crio/policies/two.json") {
+		t.Errorf("worker: %s, %q, %v", paths, warnings, err)
+	}
+	_, warnings, err = files(t, Options{Runtime: "crio"}, "master", text)
+	if said := strings.Join(warnings, "\n"); err != nil || len(warnings) != 2 ||
+		!strings.Contains(said, "ImagePolicy/two/p (f.yaml, document 5): MachineConfigPool/master: spec.policy: containerd") {
+		t.Errorf("master: %q, %v", warnings, err)
+	}
+}
+
 func TestWhatTheControllersRefuseIsAnErrorByDocumentObjectAndField(t *testing.T) {
 	base := config("50-a", "worker", "/etc/a", "a") + config("50-m", "master", "/etc/m", "m")
 	for name, test := range map[string]struct {

@@ -153,10 +153,10 @@ func decide[T client.Object, S any](m *Made, s source.Series[T, S], w *source.Wo
 func (m *Made) Render(pool string) (rendered *mcfgv1.MachineConfig, warnings []string, err error) {
 	var errs []error
 	for _, w := range m.wrong {
-		switch {
-		case w.waits:
+		switch about := w.any || slices.ContainsFunc(w.pools, func(of string) bool { return m.takes(pool, of) }); {
+		case about && w.waits:
 			warnings = append(warnings, w.err.Error())
-		case w.any || slices.ContainsFunc(w.pools, func(of string) bool { return m.takes(pool, of) }):
+		case about:
 			errs = append(errs, w.err)
 		}
 	}

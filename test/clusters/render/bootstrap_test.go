@@ -121,28 +121,7 @@ kind: Image
 apiVersion: config.openshift.io/v1
 metadata: {name: cluster}
 spec:
-  registrySources: {insecureRegistries: [mirror.example], blockedRegistries: [bad.example], containerRuntimeSearchRegistries: [quay.io]}
----
-kind: ClusterImagePolicy
-apiVersion: config.openshift.io/v1
-metadata: {name: signed}
-spec:
-  scopes: [registry.example/signed]
-  policy: {rootOfTrust: {policyType: PublicKey, publicKey: {keyData: ` + publicKey + `}}}
----
-kind: ImagePolicy
-apiVersion: config.openshift.io/v1
-metadata: {name: signed, namespace: default}
-spec:
-  scopes: [quay.io/ours]
-  policy: {rootOfTrust: {policyType: PublicKey, publicKey: {keyData: ` + publicKey + `}}}
----
-kind: ImagePolicy
-apiVersion: config.openshift.io/v1
-metadata: {name: signed, namespace: kube-system}
-spec:
-  scopes: [quay.io/theirs]
-  policy: {rootOfTrust: {policyType: PublicKey, publicKey: {keyData: ` + publicKey + `}}}
+  registrySources: {insecureRegistries: [mirror.example]}
 `
 
 // publicKey is one that a policy can have, as the API has it.

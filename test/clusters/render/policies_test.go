@@ -5,6 +5,7 @@ package render
 import (
 	"encoding/base64"
 	"errors"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -12,9 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/bootstrap"
 	"github.com/noderefit/noderefit/controller/imagemirror"
 	"github.com/noderefit/noderefit/registries"
 	"github.com/noderefit/noderefit/test/lab/cluster"
@@ -36,6 +40,45 @@ func (w *world) applied(c client.Client, o client.Object, is bool, reason, words
 		return said != nil && said.ObservedGeneration == o.GetGeneration() && said.Reason == reason &&
 			is == (said.Status == metav1.ConditionTrue) && is == meta.IsStatusConditionFalse(all, configv1.ImagePolicyPending) &&
 			strings.Contains(said.Message, words), all
+	})
+}
+
+// offline renders a pool of the documents that the cluster has, with these objects, and compares the name.
+func (w *world) offline(c client.Client, pool string, objects ...client.Object) {
+	w.t.Helper()
+	var text strings.Builder
+	add := func(o client.Object, apiVersion, kind string) {
+		raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		w.must(err)
+		metadata := map[string]any{"name": o.GetName(), "labels": raw["metadata"].(map[string]any)["labels"]}
+		if o.GetNamespace() != "" {
+			metadata["namespace"] = o.GetNamespace()
+		}
+		document, err := yaml.Marshal(map[string]any{
+			"apiVersion": apiVersion, "kind": kind, "metadata": metadata, "spec": raw["spec"],
+		})
+		w.must(err)
+		text.WriteString("---\n" + string(document))
+	}
+	for _, o := range objects {
+		w.must(c.Get(w.ctx, client.ObjectKeyFromObject(o), o))
+		gvk, err := c.GroupVersionKindFor(o)
+		w.must(err)
+		add(o, gvk.GroupVersion().String(), gvk.Kind)
+	}
+	add(w.config("50-"+pool), "machineconfiguration.openshift.io/v1", "MachineConfig")
+	dir := w.t.TempDir()
+	writeText(w.t, dir+"/documents.yaml", text.String())
+	docs, warnings, err := bootstrap.Options{}.Read(dir)
+	w.must(err)
+	rendered, more, err := bootstrap.Options{}.Make(docs, pool).Render(pool)
+	w.must(err)
+	if len(warnings)+len(more) > 0 {
+		w.t.Errorf("warnings: %v %v", warnings, more)
+	}
+	w.until("the cluster gives "+pool+" the name "+rendered.Name, func() (bool, any) {
+		is := w.pool(pool).Spec.Configuration.Name
+		return is == rendered.Name, is
 	})
 }
 
@@ -95,6 +138,8 @@ func TestRegistriesAndPolicies(t *testing.T) {
 	w.must(c.Update(w.ctx, own))
 	w.applied(c, own, true, "Rendered", "")
 
+	w.offline(c, "worker", image, policy, own)
+
 	// A policy for images that nobody may pull: both objects say so, and what was accepted stays.
 	policy.Spec.Scopes = append(policy.Spec.Scopes, "bad.example/os")
 	w.must(c.Update(w.ctx, policy))
@@ -113,8 +158,8 @@ func TestRegistriesAndPolicies(t *testing.T) {
 	w.says("worker", pending, no)
 
 	// A MachineConfig that permits more is in the way of its pool alone, and so is a runtime that can't.
-	w.put("60-infra-policy", "infra", file(registries.PolicyPath,
-		"%7B%22default%22:[%7B%22type%22:%22reject%22%7D],%22transports%22:%7B%22docker%22:%7B%22bad.example/x%22:[%7B%22type%22:%22insecureAcceptAnything%22%7D]%7D%7D%7D"))
+	w.put("60-infra-policy", "infra", file(registries.PolicyPath, strings.ReplaceAll(url.QueryEscape(
+		`{"default":[{"type":"reject"}],"transports":{"docker":{"bad.example/x":[{"type":"insecureAcceptAnything"}]}}}`), "+", "%20")))
 	w.unmade(c, image, `"pools":["infra"]`, "permits images of bad.example/x, which is within bad.example")
 	w.applied(c, policy, false, "RefusedForPools", "MachineConfigPool/infra")
 	w.says("infra", pending, yes, "Image/cluster")
