@@ -24,14 +24,12 @@ func (c *Conf) Attachments(scopes []string) ([]byte, error) {
 	if len(scopes) == 0 {
 		return nil, nil
 	}
-	type at struct {
-		Sigstore bool `json:"use-sigstore-attachments"`
-	}
-	places := map[string]at{}
+	attached := map[string]bool{"use-sigstore-attachments": true}
+	places := map[string]map[string]bool{}
 	for _, scope := range scopes {
-		places[scope] = at{true}
+		places[scope] = attached
 		for _, place := range c.places(Repository(scope)) {
-			places[place] = at{true}
+			places[place] = attached
 		}
 	}
 	return yaml.Marshal(map[string]any{docker: places})

@@ -42,9 +42,9 @@ type File struct {
 	Contents []byte
 }
 
-// Hosts returns the files for containerd, one for each registry that has mirrors or is in open. insecure reports whether
-// a location may be reached without TLS, or with TLS that can't be verified. The registries in open are themselves
-// reached in that way.
+// Hosts returns the files for containerd, one for each registry that has mirrors or is in open. insecure reports
+// whether a location may be reached without TLS, or with TLS that can't be verified. The registries in open are
+// themselves reached in that way.
 func Hosts(sources []Source, insecure func(location string) bool, open []string) []File {
 	lists, known, never := map[string][][]string{}, map[string]map[string]endpoint{}, map[string]bool{}
 	for _, r := range sources {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bootstrap makes of documents what the controllers of a cluster would make of them, before there is a cluster:
-// the MachineConfigs of KubeletConfigs, ContainerRuntimeConfigs, image mirrors and policies and templates, and the rendered
-// configuration of each pool. The decisions are the controllers' own. What a cluster learns from its Nodes has to be
-// said in the documents or in the Options.
+// the MachineConfigs of KubeletConfigs, ContainerRuntimeConfigs, image mirrors, image policies and templates, and the
+// rendered configuration of each pool. The decisions are the controllers' own. What a cluster learns from its Nodes has
+// to be said in the documents or in the Options.
 package bootstrap
 
 import (
@@ -205,7 +205,8 @@ func admitted(d *machineconfig.OtherDocument) (client.Object, error) {
 // origin returns the document of an object, for messages.
 func (m *Made) origin(object client.Object) fmt.Stringer {
 	for _, d := range m.docs.Others {
-		if d.Object.GetName() == object.GetName() && d.Object.GetNamespace() == object.GetNamespace() && d.Kind == object.GetObjectKind().GroupVersionKind().Kind {
+		same := d.Object.GetName() == object.GetName() && d.Object.GetNamespace() == object.GetNamespace()
+		if same && d.Kind == object.GetObjectKind().GroupVersionKind().Kind {
 			return d
 		}
 	}

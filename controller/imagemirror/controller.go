@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagemirror makes MachineConfigs of the objects that say where images come from and which images are accepted:
-// ImageDigestMirrorSets, ImageTagMirrorSets, ImageContentSourcePolicies, the Image, ClusterImagePolicies and
+// Package imagemirror makes MachineConfigs of the objects that say where images come from and which images are
+// accepted: ImageDigestMirrorSets, ImageTagMirrorSets, ImageContentSourcePolicies, the Image, ClusterImagePolicies and
 // ImagePolicies. The MachineConfigs bring each pool's registries.conf and policy.json, merged with those of the pool's
-// other MachineConfigs, where signatures are, and the files in which containerd looks for mirrors. An annotation reports
-// what is wrong with an object, and conditions do where the kind has them.
+// other MachineConfigs, where signatures are, and the files in which containerd looks for mirrors. An annotation
+// reports what is wrong with an object, and conditions do where the kind has them.
 package imagemirror
 
 import (

@@ -125,7 +125,8 @@ func merge(origins []*origin, w *source.World) decision {
 				o.failContainerd(p.Name, asks.sources)
 			}
 		}
-		if err == nil && !slices.ContainsFunc(origins, func(o *origin) bool { return o.pools[p.Name] != nil && !o.tenant() }) {
+		held := slices.ContainsFunc(origins, func(o *origin) bool { return o.pools[p.Name] != nil && !o.tenant() })
+		if err == nil && !held {
 			mc.Annotations = map[string]string{}
 			if note := api.Encode(asks.counts); len(note) <= noteAtMost {
 				mc.Annotations[api.AcceptedKey] = note

@@ -122,7 +122,9 @@ func (m *making) registries(on source.Runtime) error {
 		insecure := func(location string) bool {
 			return conf.Insecure(location) || registries.WithinAny(location, s.Insecure)
 		}
-		open := slices.DeleteFunc(slices.Clone(s.Insecure), func(scope string) bool { return strings.ContainsAny(scope, "*/") })
+		open := slices.DeleteFunc(slices.Clone(s.Insecure), func(scope string) bool {
+			return strings.ContainsAny(scope, "*/") // what containerd can't have is an error of the Image
+		})
 		for _, f := range registries.Hosts(m.sources, insecure, open) {
 			m.put(f.Path, f.Contents)
 		}
@@ -176,7 +178,7 @@ func (m *making) signatures(on source.Runtime, origins []*origin) error {
 		}
 	}
 	if err := cluster.Restrict(s.Allowed, s.Blocked); err != nil {
-		return fmt.Errorf("Image/%s: %w", imageName, m.brought(registries.PolicyPath, err))
+		return fmt.Errorf("%s: %w", theImage, m.brought(registries.PolicyPath, err))
 	}
 	text, err := m.policy(registries.PolicyPath, cluster)
 	if err != nil {
@@ -218,7 +220,8 @@ func (m *making) attachments(scopes []string) error {
 		return err
 	}
 	for _, f := range m.whole.Files {
-		if path.Dir(f.Path) != registries.AttachmentsDir || path.Ext(f.Path) != ".yaml" || f.Path == registries.AttachmentsPath {
+		read := path.Dir(f.Path) == registries.AttachmentsDir && path.Ext(f.Path) == ".yaml"
+		if !read || f.Path == registries.AttachmentsPath {
 			continue
 		}
 		theirs, err := registries.Attached(f.Contents)

@@ -153,7 +153,7 @@ func contradict(origins []*origin) {
 		}
 		for i, scope := range o.demand.Scopes {
 			if why := image.settings.closed(scope); why != "" {
-				o.wrong(fmt.Sprintf("spec.scopes[%d]", i), "%s %s of Image/%s", scope, why, imageName)
+				o.wrong(fmt.Sprintf("spec.scopes[%d]", i), "%s %s of %s", scope, why, theImage)
 				image.wrong("spec.registrySources", "%s of %s %s", scope, o, why)
 			}
 		}
@@ -162,7 +162,9 @@ func contradict(origins []*origin) {
 
 // spaces makes the policies of namespaces, each on top of that of the cluster. A namespace can demand more, and not
 // less: a scope of which the cluster demands something is left out, and the object says so.
-func (w *want) spaces(origins []*origin, cluster *registries.Policy) (files map[string]*registries.Policy, scopes []string) {
+func (w *want) spaces(
+	origins []*origin, cluster *registries.Policy,
+) (files map[string]*registries.Policy, scopes []string) {
 	files = map[string]*registries.Policy{}
 	for _, c := range w.counts {
 		d := c.Demand

@@ -15,7 +15,7 @@ import (
 )
 
 // imageName is the name of the only Image that counts, as in OpenShift.
-const imageName = "cluster"
+const imageName, theImage = "cluster", "Image/cluster"
 
 // settings is what an Image asks for. What was accepted is noted in the same form.
 type settings struct {
@@ -35,7 +35,8 @@ func settingsOf(o *configv1.Image) *origin {
 		return out
 	}
 	from := o.Spec.RegistrySources
-	s := &settings{from.InsecureRegistries, from.BlockedRegistries, from.AllowedRegistries, from.ContainerRuntimeSearchRegistries}
+	s := &settings{Insecure: from.InsecureRegistries, Blocked: from.BlockedRegistries, Allowed: from.AllowedRegistries,
+		Search: from.ContainerRuntimeSearchRegistries}
 	for _, list := range s.lists() {
 		for i, scope := range list.scopes {
 			wild := list.field != searchField && wildcard.MatchString(scope)
@@ -138,7 +139,7 @@ func (s *settings) refuses(text []byte, image string) error {
 		return err
 	}
 	if v := policy.Verdict(parsed); v.Requirement == osimage.Reject {
-		return fmt.Errorf("Image/%s: %s: the pool's OS image %s would be refused: allow its registry", imageName,
+		return fmt.Errorf("%s: %s: the pool's OS image %s would be refused: allow its registry", theImage,
 			strings.TrimSuffix(registrySources, "."), parsed)
 	}
 	return nil

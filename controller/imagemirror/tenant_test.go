@@ -3,6 +3,7 @@
 package imagemirror
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -92,8 +93,8 @@ func TestATooLongNoteIsLeftOutAndWhatWasMadeStays(t *testing.T) {
 	w := &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker", "worker")}}
 	key := strings.Repeat(goodKey, 100)
 	var origins []*origin
-	for _, name := range strings.Split(strings.Repeat("a", 60), "") {
-		origins = append(origins, clusterImagePolicy(name+string(rune('a'+len(origins))), key, "quay.io/os"))
+	for i := range 60 {
+		origins = append(origins, clusterImagePolicy(fmt.Sprintf("p%d", i), key, "quay.io/os"))
 	}
 	out := decide(origins, w, "v1")
 	if len(out.write) != 1 || out.write[0].Annotations[api.AcceptedKey] != "" {
