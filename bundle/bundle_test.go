@@ -265,6 +265,86 @@ func TestSavingAgainHealsBlobsAndRemovesWhatIsNotWantedAnyMore(t *testing.T) {
 	}
 }
 
+func TestSavingTouchesNothingThatIsOfNoBundle(t *testing.T) {
+	from := newSide(t)
+	from.push(t, "a:1")
+	one := Contents{Images: []string{from.host + "/a:1"}, Files: map[string][]byte{"a": []byte("a")}}
+	saved := filepath.Join(t.TempDir(), "saved")
+	save(t, saved, one)
+	for what, c := range map[string]struct{ begin, remove, link, to, want string }{
+		"a layout of another tool": {saved, listName, "", "", "has no bundle.json"},
+		"somebody's files":         {"", "", "", "", "has no bundle.json"},
+		"blobs that lead away":     {saved, "", "blobs/other", "away", "neither a file nor a directory"},
+		"a list that leads away":   {saved, "", "bundle.json.new", "away/precious", "neither a file nor a directory"},
+		"a blob that leads away":   {saved, "", "blobs/sha256/x", "away/precious", "neither a file nor a directory"},
+	} {
+		dir := filepath.Join(t.TempDir(), "bundle")
+		away := filepath.Join(filepath.Dir(dir), "away")
+		precious := filepath.Join(away, "precious")
+		if c.begin == "" {
+			away = filepath.Join(dir, filesDir)
+			precious = filepath.Join(away, "precious")
+		} else if err := os.CopyFS(dir, os.DirFS(c.begin)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.MkdirAll(away, 0o755), os.WriteFile(precious, []byte("p"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if c.remove != "" {
+			err = os.Remove(filepath.Join(dir, c.remove))
+		}
+		if c.link != "" {
+			err = errors.Join(err, os.Symlink(filepath.Join(filepath.Dir(dir), c.to), filepath.Join(dir, c.link)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := len(find(t, dir))
+		if _, err := Save(t.Context(), dir, Contents{}, quiet); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if info, err := os.Stat(precious); err != nil || info.Size() == 0 || c.link == "" && len(find(t, dir)) != before {
+			t.Errorf("%s: of %d files %d are left: %v", what, before, len(find(t, dir)), err)
+		}
+	}
+}
+
+// find returns all that is below a directory.
+func find(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	if err := filepath.WalkDir(dir, func(at string, _ fs.DirEntry, err error) error {
+		all = append(all, at)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// A command that is killed leaves the list beside its place, and blobs under the names of others.
+func TestSavingGoesOnAfterAKillWhereverTheDirectoryIs(t *testing.T) {
+	from := newSide(t)
+	from.push(t, "a:1")
+	one := Contents{Images: []string{from.host + "/a:1"}}
+	dir := filepath.Join(t.TempDir(), "bundle[1]")
+	want := save(t, dir, one)
+	list := filepath.Join(dir, listName)
+	err := os.Rename(list, list+".new")
+	for _, blob := range find(t, filepath.Join(dir, "blobs"))[2:] {
+		err = errors.Join(err, os.WriteFile(blob, make([]byte, stat(t, blob).Size()), 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, save(t, dir, one)); diff != "" {
+		t.Error(diff)
+	}
+	if err := loaded(t, dir); err != nil {
+		t.Error(err)
+	}
+}
+
 func stat(t *testing.T, path string) fs.FileInfo {
 	t.Helper()
 	info, err := os.Stat(path)

@@ -73,47 +73,75 @@ func Save(ctx context.Context, dir string, contents Contents, say Say) (*List, e
 // store is the OCI layout of a bundle.
 type store struct{ layout.Path }
 
+// unfinished is in a directory from the first to the last write of a bundle, and becomes the list. So a command that was
+// stopped finds its own directory again, and takes no other for it.
+const unfinished = listName + ".new"
+
 // open begins a layout in a directory that has nothing, or a bundle. Of the latter all blobs stay that are whole.
 func open(dir string) (store, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return store{}, err
 	}
+	ours := len(entries) == 0
 	for _, e := range entries {
-		if !slices.Contains([]string{"blobs", "index.json", "oci-layout", listName, filesDir}, e.Name()) {
+		if !slices.Contains([]string{"blobs", "index.json", "oci-layout", listName, unfinished, filesDir}, e.Name()) {
 			return store{}, fmt.Errorf("%s has %s, which is of no bundle: name an empty directory", dir, e.Name())
 		}
+		ours = ours || e.Name() == listName || e.Name() == unfinished
+	}
+	if !ours {
+		return store{}, fmt.Errorf("%s has no %s, so its %s is of no bundle: name an empty directory", dir, listName,
+			entries[0].Name())
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return store{}, err
+	}
+	if _, err := size(dir); err != nil { // before the first write, which a link may lead elsewhere
+		return store{}, err
 	}
 	// Without its list the directory is no bundle until all is there.
+	if err := os.WriteFile(filepath.Join(dir, unfinished), nil, 0o644); err != nil {
+		return store{}, err
+	}
 	if err := os.Remove(filepath.Join(dir, listName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return store{}, err
 	}
-	if err := scrub(filepath.Join(dir, "blobs")); err != nil {
-		return store{}, err
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "blobs"), 0o755); err != nil {
+	blobs := filepath.Join(dir, "blobs")
+	if err := errors.Join(os.MkdirAll(blobs, 0o755), scrub(blobs)); err != nil {
 		return store{}, err
 	}
 	at, err := layout.Write(dir, empty.Index)
 	return store{at}, err
 }
 
-// scrub removes all blobs that do not have the digest in their names, as a command leaves them that was killed.
-func scrub(blobs string) error {
-	files, err := filepath.Glob(filepath.Join(blobs, "*", "*"))
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		h := v1.Hash{Algorithm: filepath.Base(filepath.Dir(file)), Hex: filepath.Base(file)}
-		if compare(file, h) == nil {
-			continue
-		}
-		if err := os.Remove(file); err != nil {
+// walk calls each for all files of a bundle, by their slash-separated paths. A link is refused: what is written and
+// removed through it, or read from it, is not the bundle's.
+func walk(dir string, each func(at string, info fs.FileInfo) error) error {
+	return fs.WalkDir(os.DirFS(dir), ".", func(at string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
 			return err
 		}
-	}
-	return nil
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is neither a file nor a directory: remove it", filepath.Join(dir, filepath.FromSlash(at)))
+		}
+		return each(at, info)
+	})
+}
+
+// scrub removes all blobs that do not have the digest in their names, as a command leaves them that was killed.
+func scrub(blobs string) error {
+	return walk(blobs, func(at string, _ fs.FileInfo) error {
+		file := filepath.Join(blobs, filepath.FromSlash(at))
+		if compare(file, v1.Hash{Algorithm: path.Dir(at), Hex: path.Base(at)}) == nil {
+			return nil
+		}
+		return os.Remove(file)
+	})
 }
 
 func options(ctx context.Context) []remote.Option {
@@ -207,7 +235,7 @@ func writeFiles(dir string, files map[string][]byte) ([]File, error) {
 
 // writeFile writes a file that is there whole or not at all.
 func writeFile(at string, data []byte) error {
-	beside := at + ".new"
+	beside := at + path.Ext(unfinished)
 	f, err := os.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
@@ -224,17 +252,11 @@ func digest(data []byte) string {
 	return h.String()
 }
 
-// size returns the bytes of all files below a directory.
+// size returns the bytes of all files of a bundle.
 func size(dir string) (total int64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			total += info.Size()
-		}
-		return err
+	err = walk(dir, func(_ string, info fs.FileInfo) error {
+		total += info.Size()
+		return nil
 	})
 	return total, err
 }
