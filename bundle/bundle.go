@@ -142,7 +142,7 @@ const (
 
 // Read returns the list of a bundle. A bundle that was not saved to its end has none.
 func Read(dir string) (*List, error) {
-	data, err := os.ReadFile(filepath.Join(dir, listName))
+	data, err := readSmall(filepath.Join(dir, listName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is no bundle, or one that was not saved to its end: save it again", dir)
 	}

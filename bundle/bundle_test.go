@@ -275,7 +275,7 @@ func TestSavingTouchesNothingThatIsOfNoBundle(t *testing.T) {
 		"a layout of another tool": {saved, listName, "", "", "has no bundle.json"},
 		"somebody's files":         {"", "", "", "", "has no bundle.json"},
 		"blobs that lead away":     {saved, "", "blobs/other", "away", "neither a file nor a directory"},
-		"a list that leads away":   {saved, "", "bundle.json.new", "away/precious", "neither a file nor a directory"},
+		"a list that leads away":   {saved, "", unfinished, "away/precious", "neither a file nor a directory"},
 		"a blob that leads away":   {saved, "", "blobs/sha256/x", "away/precious", "neither a file nor a directory"},
 	} {
 		dir := filepath.Join(t.TempDir(), "bundle")
@@ -391,6 +391,43 @@ func TestADamagedBundleIsRefusedBeforeAnythingIsCopied(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), rel) || to.asked.Load() > 0 {
 				t.Errorf("%s %s: %v, and the registry was asked %d times", rel, what, err, to.asked.Load())
 			}
+		}
+	}
+}
+
+// kubectl apply takes all files of a directory, whether the list has them or not.
+func TestABundleWithMoreThanItsListNamesIsRefused(t *testing.T) {
+	from := newSide(t)
+	from.push(t, "os:1")
+	contents := Contents{Images: []string{from.host + "/os:1"}, Files: map[string][]byte{"manifests/a.yaml": []byte("a")}}
+	for want, change := range map[string]func(dir string) error{
+		"evil.yaml is not in bundle.json": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "files/manifests/evil.yaml"), nil, 0o600)
+		},
+		"a.yaml is neither a file nor a directory": func(dir string) error {
+			file := filepath.Join(dir, "files/manifests/a.yaml")
+			return errors.Join(os.Rename(file, dir+".yaml"), os.Symlink(dir+".yaml", file))
+		},
+		"oci-layout is neither a file nor a directory": func(dir string) error {
+			file := filepath.Join(dir, "oci-layout")
+			return errors.Join(os.Remove(file), os.Symlink("/dev/zero", file))
+		},
+		"index.json is larger than": func(dir string) error {
+			return os.Truncate(filepath.Join(dir, "index.json"), largest+1)
+		},
+		"bundle.json is larger than": func(dir string) error {
+			return os.Truncate(filepath.Join(dir, listName), largest+1)
+		},
+	} {
+		dir := filepath.Join(t.TempDir(), "bundle")
+		save(t, dir, contents)
+		if err := change(dir); err != nil {
+			t.Fatal(err)
+		}
+		to := newSide(t)
+		_, err := Load(t.Context(), dir, to.host, quiet)
+		if err == nil || !strings.Contains(err.Error(), want) || to.asked.Load() > 0 {
+			t.Errorf("want %q: %v, and the registry was asked %d times", want, err, to.asked.Load())
 		}
 	}
 }

@@ -9,8 +9,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -118,16 +121,36 @@ func push(ctx context.Context, at layout.Path, t target) error {
 	return fmt.Errorf("the bundle's index.json does not name %s", t.what)
 }
 
-// verify compares everything that a bundle has with its digests. The error names the first file that differs.
+// verify compares everything that a bundle has with its digests. The error names the first file that differs. A file
+// that the list does not name is one that nothing was compared with, and is refused.
 func (l *List) verify(dir string) error {
+	listed := map[string]string{}
 	for _, f := range l.Files {
-		h, err := v1.NewHash(f.Digest)
+		listed[f.Path] = f.Digest
+	}
+	if err := walk(dir, func(at string, info fs.FileInfo) error {
+		file := filepath.Join(dir, filepath.FromSlash(at))
+		if at == "index.json" && info.Size() > largest {
+			return tooLarge(file)
+		}
+		if !strings.HasPrefix(at, filesDir+"/") {
+			return nil
+		}
+		digest, is := listed[at]
+		if !is {
+			return fmt.Errorf("%s is not in %s", file, listName)
+		}
+		delete(listed, at)
+		h, err := v1.NewHash(digest)
 		if err != nil {
-			return fmt.Errorf("%s: %w", f.Path, err)
+			return fmt.Errorf("%s: %w", at, err)
 		}
-		if err := compare(filepath.Join(dir, filepath.FromSlash(f.Path)), h); err != nil {
-			return err
-		}
+		return compare(file, h)
+	}); err != nil {
+		return err
+	}
+	if missing := slices.Sorted(maps.Keys(listed)); len(missing) > 0 {
+		return fmt.Errorf("%s is missing", filepath.Join(dir, filepath.FromSlash(missing[0])))
 	}
 	v := verifier{dir: dir, seen: map[v1.Hash]bool{}}
 	for _, image := range l.Images {
@@ -168,7 +191,7 @@ func (v *verifier) manifest(h v1.Hash) error {
 	if again || err != nil {
 		return err
 	}
-	data, err := os.ReadFile(path)
+	data, err := readSmall(path)
 	if err != nil {
 		return err
 	}
@@ -194,6 +217,24 @@ func (v *verifier) manifest(h v1.Hash) error {
 		}
 	}
 	return nil
+}
+
+// largest is how large a list or a manifest may be that is read into memory; no registry takes a larger manifest.
+const largest = 100 << 20
+
+func tooLarge(path string) error { return fmt.Errorf("%s is larger than %d bytes", path, largest) }
+
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, largest+1))
+	if err == nil && len(data) > largest {
+		err = tooLarge(path)
+	}
+	return data, err
 }
 
 // compare compares a file with its digest.

@@ -73,8 +73,8 @@ func Save(ctx context.Context, dir string, contents Contents, say Say) (*List, e
 // store is the OCI layout of a bundle.
 type store struct{ layout.Path }
 
-// unfinished is in a directory from the first to the last write of a bundle, and becomes the list. So a command that was
-// stopped finds its own directory again, and takes no other for it.
+// unfinished is in a directory from the first to the last write of a bundle, and becomes the list. So a command that
+// was stopped finds its own directory again, and takes no other for it.
 const unfinished = listName + ".new"
 
 // open begins a layout in a directory that has nothing, or a bundle. Of the latter all blobs stay that are whole.
