@@ -96,7 +96,7 @@ func (l *List) Registry(loadedInto string) string {
 			continue
 		}
 		if at, err := p.at(loadedInto); err == nil {
-			return path.Dir(at.Name())
+			return path.Dir(nodesName(at))
 		}
 	}
 	return ""
@@ -217,11 +217,24 @@ func parseName(text string) (name.Repository, string, error) {
 func signatureTag(manifest v1.Hash) string { return manifest.Algorithm + "-" + manifest.Hex + ".sig" }
 
 // at returns the repository of another registry that an image goes to: below the registry, under the path that the
-// image had in its own.
+// image had in its own. A name without a host would be one of Docker Hub, and images and credentials would go there.
 func (p parsed) at(registry string) (name.Repository, error) {
-	repository, err := name.NewRepository(path.Join(strings.TrimSuffix(registry, "/"), p.repository.RepositoryStr()))
+	host, _, _ := strings.Cut(registry, "/")
+	if strings.Contains(registry, "://") || host != "localhost" && !strings.ContainsAny(host, ".:") {
+		return name.Repository{}, fmt.Errorf("registry %s: the name does not begin with a host: give one with a dot or a "+
+			"port and without a scheme, such as registry.of.yours or box:5000", registry)
+	}
+	repository, err := name.NewRepository(path.Join(registry, p.repository.RepositoryStr()))
 	if err != nil {
 		return name.Repository{}, fmt.Errorf("registry %s: %w", registry, err)
 	}
 	return repository, nil
+}
+
+// nodesName returns the name by which nodes know a repository: the library has Docker Hub under another one.
+func nodesName(r name.Repository) string {
+	if r.RegistryStr() == name.DefaultRegistry {
+		return "docker.io/" + r.RepositoryStr()
+	}
+	return r.Name()
 }

@@ -523,6 +523,37 @@ spec:
 	}
 }
 
+// Nodes know Docker Hub as docker.io, and registries by their hosts alone.
+func TestMirrorsAndRegistriesHaveTheNamesThatNodesKnow(t *testing.T) {
+	sum := "sha256:" + strings.Repeat("0", 64)
+	list := &List{Images: []Image{
+		{Name: "docker.io/os/node@" + sum, Digest: sum},
+		{Name: "noderefit/machine-config-daemon:v1", Digest: sum},
+	}}
+	for to, want := range map[string]string{
+		"registry.of.yours": "registry.of.yours/noderefit",
+		"docker.io/mirror/": "docker.io/mirror/noderefit",
+		"localhost":         "localhost/noderefit",
+		"box:5000/a":        "box:5000/a/noderefit",
+	} {
+		if got := list.Registry(to); got != want {
+			t.Errorf("the registry of an installation loaded into %s is %q, want %q", to, got, want)
+		}
+		got, err := list.Mirrors(to)
+		if err != nil || !strings.Contains(string(got), "\n    source: docker.io/os/node\n") {
+			t.Errorf("mirrors of %s: %s%v", to, got, err)
+		}
+	}
+	for _, to := range []string{"mirror", "box/mirror", "https://registry.of.yours", "/", "registry.of.yours/Upper"} {
+		if _, err := list.Mirrors(to); err == nil || !strings.Contains(err.Error(), "registry "+to+": ") {
+			t.Errorf("mirrors of %s: %v", to, err)
+		}
+		if _, err := list.targets(to); err == nil || !strings.Contains(err.Error(), "registry "+to+": ") {
+			t.Errorf("targets of %s: %v", to, err)
+		}
+	}
+}
+
 func TestImagesOfMachineConfigsAreWantedAndThoseOfNoRegistryAreNamed(t *testing.T) {
 	sum := "sha256:" + strings.Repeat("0", 64)
 	var c Contents

@@ -28,12 +28,13 @@ func (l *List) Mirrors(registry string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if at.Name() == p.repository.Name() {
+		source, mirror := nodesName(p.repository), nodesName(at)
+		if source == mirror {
 			continue // loaded into the registry that it is from
 		}
-		digests[p.repository.Name()] = at.Name()
+		digests[source] = mirror
 		if p.tag != "" {
-			tags[p.repository.Name()] = at.Name()
+			tags[source] = mirror
 		}
 	}
 	var out bytes.Buffer
