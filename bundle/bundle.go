@@ -63,12 +63,26 @@ func (c *Contents) Add(mc *mcfgv1.MachineConfig) error {
 	return nil
 }
 
-// AddPath adds a file, or all files of a directory, below manifests/.
+// AddPath adds a file, or all files of a directory, below manifests/. Hidden files, and links to directories, are passed
+// over, as by those who read MachineConfigs.
 func (c *Contents) AddPath(from string) error {
-	from = filepath.Clean(from)
-	above := os.DirFS(filepath.Dir(from))
-	return fs.WalkDir(above, filepath.Base(from), func(at string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+	from, err := filepath.Abs(from)
+	if err != nil {
+		return err
+	}
+	above, base := os.DirFS(filepath.Dir(from)), filepath.Base(from)
+	return fs.WalkDir(above, base, func(at string, d fs.DirEntry, err error) error {
+		hidden := at != base && strings.HasPrefix(d.Name(), ".")
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && hidden:
+			return fs.SkipDir
+		case d.IsDir() || hidden:
+			return nil
+		}
+		info, err := fs.Stat(above, at)
+		if err != nil || !info.Mode().IsRegular() {
 			return err
 		}
 		data, err := fs.ReadFile(above, at)

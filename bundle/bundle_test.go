@@ -609,6 +609,27 @@ func TestFilesOfPathsAreCarriedUnderTheNamesThatTheyHave(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(c.Files)); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
+	for name, link := range map[string]string{"link.yaml": "../a.yaml", "link": "../more", ".git": "../more", ".b.yaml": "../a.yaml"} {
+		if err := os.Symlink(link, filepath.Join(dir, "other", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(filepath.Join(dir, "other"))
+	for _, at := range []string{".", "../other", "../other/../other/."} {
+		c := Contents{}
+		if err := c.AddPath(at); err != nil {
+			t.Error(err)
+		}
+		want := []string{"manifests/other/a.yaml", "manifests/other/link.yaml"}
+		if got := slices.Sorted(maps.Keys(c.Files)); !slices.Equal(got, want) {
+			t.Errorf("%s has %q, want %q", at, got, want)
+		}
+	}
+	t.Chdir(filepath.Join(dir, "more/deep"))
+	up := Contents{}
+	if err := up.AddPath(".."); err != nil || len(up.Files) != 2 {
+		t.Errorf("the directory above: %d files, %v", len(up.Files), err)
+	}
 	err := c.AddPath(filepath.Join(dir, "other/a.yaml"))
 	if err == nil || !strings.Contains(err.Error(), "two files of the bundle would be manifests/a.yaml") {
 		t.Errorf("two files of one name: %v", err)
