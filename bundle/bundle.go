@@ -63,8 +63,8 @@ func (c *Contents) Add(mc *mcfgv1.MachineConfig) error {
 	return nil
 }
 
-// AddPath adds a file, or all files of a directory, below manifests/. Hidden files, and links to directories, are passed
-// over, as by those who read MachineConfigs.
+// AddPath adds a file, or all files of a directory, below manifests/. Hidden files, and links to directories, are
+// passed over, as by those who read MachineConfigs.
 func (c *Contents) AddPath(from string) error {
 	from, err := filepath.Abs(from)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -56,7 +57,7 @@ A command that was stopped is given again, and goes on where it was.`,
   kubectl refit bundle save /media/stick/bundle --registry registry.of.yours/noderefit --image quay.io/os/node:44`,
 		Args: arguments(1, 1, "DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			contents, err := f.contents(cmd, o)
+			contents, err := f.contents(cmd, o, args[0])
 			if err != nil {
 				return err
 			}
@@ -85,8 +86,28 @@ A command that was stopped is given again, and goes on where it was.`,
 	return cmd
 }
 
-// contents reads what goes into a bundle.
-func (f *bundleFlags) contents(cmd *cobra.Command, o *options) (bundle.Contents, error) {
+// apart refuses files that no bundle in a directory can have: that bundle itself, and the standard input.
+func apart(dir, file string) error {
+	if file == "-" {
+		return cli.Usagef("flag -f: the standard input has no name for the bundle: name a file or a directory")
+	}
+	inside, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	outside, err := filepath.Abs(file)
+	if err != nil {
+		return err
+	}
+	if rel, err := filepath.Rel(outside, inside); err == nil && filepath.IsLocal(rel) {
+		return cli.Usagef("flag -f: the bundle %s lies within %s, and would have itself in it: name another directory",
+			dir, file)
+	}
+	return nil
+}
+
+// contents reads what goes into a bundle in a directory.
+func (f *bundleFlags) contents(cmd *cobra.Command, o *options, dir string) (bundle.Contents, error) {
 	c := bundle.Contents{Version: version, Images: f.images}
 	if err := o.check(cmd); err != nil {
 		return c, err
@@ -94,6 +115,11 @@ func (f *bundleFlags) contents(cmd *cobra.Command, o *options) (bundle.Contents,
 	if f.registry == "" {
 		return c, cli.Usagef("flag --registry: this program is of no release and knows no registry: say where the " +
 			"images of Noderefit are, for example --registry registry.of.yours/noderefit")
+	}
+	for _, file := range f.files {
+		if err := apart(dir, file); err != nil {
+			return c, err
+		}
 	}
 	release, err := installation.NewRelease(version, f.registry)
 	if err != nil {

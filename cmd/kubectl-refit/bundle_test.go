@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/cli"
+)
+
+// The second bundle save would otherwise take the first bundle for MachineConfigs.
+func TestABundleAndTheFilesThatItIsMadeOfLieApart(t *testing.T) {
+	here := t.TempDir()
+	t.Chdir(here)
+	if err := os.Mkdir("machineconfigs", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ dir, from, want string }{
+		{"bundle", ".", "bundle lies within ."},
+		{".", ".", ". lies within ."},
+		{filepath.Join(here, "machineconfigs", "a", "b"), "machineconfigs", "b lies within machineconfigs"},
+		{"bundle", "-", "the standard input"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), []string{"bundle", "save", c.dir, "--registry", "127.0.0.1:1/x", "-f", c.from}, &stdout, &stderr)
+		if code != cli.ExitUsage || !strings.Contains(stderr.String(), "flag -f: ") || !strings.Contains(stderr.String(), c.want) {
+			t.Errorf("bundle save %s -f %s exits with %d: %s", c.dir, c.from, code, stderr.String())
+		}
+	}
+	for _, dir := range []string{"bundle", "machineconfigs-bundle", filepath.Dir(here)} {
+		if err := apart(dir, "machineconfigs"); err != nil {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
