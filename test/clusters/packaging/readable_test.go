@@ -239,6 +239,11 @@ func withGaps(name string, gaps ...gap) map[string]any {
 		spec["node"] = map[string]any{"name": name}
 	case "RolloutPolicy":
 		spec["pools"] = []any{"worker"}
+	case "ClusterImagePolicy", "ImagePolicy":
+		spec["scopes"] = []any{"a.example"}
+		spec["policy"] = map[string]any{"rootOfTrust": map[string]any{
+			"policyType": "PublicKey", "publicKey": map[string]any{"keyData": publicKey},
+		}}
 	}
 	for _, g := range gaps {
 		// As it is written: 1e12 is another number to a policy than 1000000000000.
@@ -355,7 +360,11 @@ func ask(t *testing.T, c *cluster.Cluster, verb, path string, body any, dry bool
 }
 
 func pathOf(crd *apiextensionsv1.CustomResourceDefinition) string {
-	return "/apis/" + crd.Spec.Group + "/" + crd.Spec.Versions[0].Name + "/" + crd.Spec.Names.Plural
+	of := "/apis/" + crd.Spec.Group + "/" + crd.Spec.Versions[0].Name + "/"
+	if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
+		of += "namespaces/" + metav1.NamespaceDefault + "/"
+	}
+	return of + crd.Spec.Names.Plural
 }
 
 func TestWhatNoProgramReadsIsRefusedByField(t *testing.T) {
@@ -604,6 +613,7 @@ func TestWhatWasThereBeforeHoldsNoChangeUp(t *testing.T) {
 		"RolloutPolicy": {"pools": []any{"worker", "infra"}}, "KubeletConfig": {"logLevel": 3},
 		"ContainerRuntimeConfig": {"containerRuntimeConfig": map[string]any{"logLevel": "info"}},
 		"MachineConfigNode":      {"pool": map[string]any{"name": "infra"}},
+		"ClusterImagePolicy":     {"scopes": []any{"b.example"}}, "ImagePolicy": {"scopes": []any{"b.example"}},
 	}
 	for kind, whole := range olds {
 		if spec[kind] == nil {
