@@ -197,11 +197,12 @@ func TestTheDashboardIsInOrder(t *testing.T) {
 // rare are metrics, with their labels, that are exposed only where something is wrong. The tests of the pools see them,
 // and those of the controller's program.
 var rare = map[string]map[string]bool{
-	"noderefit_node_overdue":       {"node": true, "pool": true},
-	"noderefit_node_reboot_wanted": {"node": true, "pool": true, "kind": true},
-	"noderefit_node_reboot_failed": {"node": true, "pool": true},
-	"noderefit_unreadable_object":  {"kind": true, "name": true},
-	"noderefit_watch_failing":      {"kind": true},
+	"noderefit_node_overdue":         {"node": true, "pool": true},
+	"noderefit_node_reboot_wanted":   {"node": true, "pool": true, "kind": true},
+	"noderefit_node_reboot_failed":   {"node": true, "pool": true},
+	"noderefit_unreadable_object":    {"kind": true, "name": true},
+	"noderefit_watch_failing":        {"kind": true},
+	"noderefit_osstream_source_away": {"stream": true},
 }
 
 // checkQueries looks whether every metric and label that a rule or a panel asks for is exposed.
