@@ -5,6 +5,7 @@ package vm
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -171,6 +172,11 @@ func (h *vmHost) take(ctx context.Context) (picture, error) {
 			out.tree[path.Join(place, name)] = entry
 		}
 	}
+	if options.Packages {
+		if err := h.sortArguments(ctx, out.tree); err != nil {
+			return out, err
+		}
+	}
 	// How often semodule has looked after the policy. ostree has it do so in each new deployment.
 	delete(out.tree, "/etc/selinux/default/active/commit_num")
 	sources := []string{"/usr/lib/testos/version", "/run/testos/initramfs"}
@@ -197,6 +203,30 @@ func (h *vmHost) take(ctx context.Context) (picture, error) {
 	})
 	out.kargs = strings.Join(args, " ")
 	return out, nil
+}
+
+// argumentFiles are the files of a host of packages that have the kernel arguments of a configuration.
+var argumentFiles = []string{"/boot/grub/grub.cfg", "/etc/default/grub.d/90-noderefit.cfg"}
+
+// sorted puts the arguments of documents into the order that a host has at first. An argument that was taken away and
+// comes back is the last one, and the order says something only among those of one name.
+var sorted = strings.NewReplacer("both=1 vm.a=1", "vm.a=1 both=1", "both=1 vm.b=1", "vm.b=1 both=1")
+
+// sortArguments has the picture of the files with kernel arguments say nothing of their order.
+func (h *vmHost) sortArguments(ctx context.Context, tree snapshot.Tree) error {
+	for _, name := range argumentFiles {
+		entry, there := tree[name]
+		if !there {
+			continue
+		}
+		text, err := h.Read(ctx, name)
+		if err != nil {
+			return err
+		}
+		entry.Sum = fmt.Sprintf("%x", sha256.Sum256([]byte(sorted.Replace(text))))
+		tree[name] = entry
+	}
+	return nil
 }
 
 func (p picture) differs(want picture) []string {
