@@ -31,8 +31,8 @@ for kind in machineconfigpools kubeletconfigs containerruntimeconfigs controller
 	sed -i 's/^          status:$/&\n            default:\n              observedGeneration: -1/' "crds/$kind.yaml"
 	grep -q '^              observedGeneration: -1$' "crds/$kind.yaml"
 done
-# Kubernetes knows no format "ip", ignores it, and warns of each.
-sed -i '/^ *format: ip$/d' crds/controllerconfigs.yaml
+# Kubernetes knows no format "ip" and no "hostname", ignores them, and warns of each.
+sed -i '/^ *format: \(ip\|hostname\)$/d' crds/controllerconfigs.yaml crds/images.yaml
 
 mkdir -p ../.cache
 go -C ../tools/api build -o ../../.cache/controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen
