@@ -18,6 +18,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -25,7 +26,6 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/osimage"
 )
 
 // Contents say what goes into a bundle.
@@ -49,18 +49,51 @@ func (c *Contents) Add(mc *mcfgv1.MachineConfig) error {
 		if field.value == "" {
 			continue
 		}
-		image, err := osimage.ParseImage(field.value)
-		if err != nil {
-			return fmt.Errorf("MachineConfig %s: %s: %w", mc.Name, field.name, err)
-		}
-		if image.Kind != osimage.ContainerImage || image.Transport != osimage.Registry {
+		image := registryImage(field.value)
+		if image == "" {
 			c.Left = append(c.Left, fmt.Sprintf("MachineConfig %s: %s: %s is not in a registry: take it to the nodes by "+
-				"the way that it has", mc.Name, field.name, image))
+				"the way that it has", mc.Name, field.name, field.value))
 			continue
 		}
-		c.Images = append(c.Images, image.Target())
+		if _, _, err := parseName(image); err != nil {
+			return fmt.Errorf("MachineConfig %s: %s: %w", mc.Name, field.name, err)
+		}
+		c.Images = append(c.Images, image)
 	}
 	return nil
+}
+
+// These match the osImageURLs of container images. The package osimage reads all of them, but is of Linux alone, and
+// people have the plugin on macOS and Windows too.
+var (
+	withScheme = regexp.MustCompile(`^ostree-(?:image|unverified|remote)[a-z-]*:`)
+	inRegistry = regexp.MustCompile(`^ostree-(?:unverified-registry:|remote-registry:[^:]+:|` +
+		`(?:unverified-image|image-signed|remote-image:[^:]+):(?:registry:|docker://))(.+)$`)
+	withHost = regexp.MustCompile(`@|^(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|\[[0-9A-Fa-f:]+\]|` +
+		`(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5})/`)
+)
+
+// registryImage returns the image of a registry that an osImageURL names, and "" for an OS that no registry has. With a
+// digest the image has no tag.
+func registryImage(url string) string {
+	image := url
+	if withScheme.MatchString(url) {
+		parts := inRegistry.FindStringSubmatch(url)
+		if parts == nil {
+			return ""
+		}
+		image = parts[1]
+	} else if !withHost.MatchString(url) {
+		return ""
+	}
+	repository, digest, has := strings.Cut(image, "@")
+	if !has {
+		return image
+	}
+	if colon := strings.LastIndex(repository, ":"); colon > strings.LastIndex(repository, "/") {
+		repository = repository[:colon]
+	}
+	return repository + "@" + digest
 }
 
 // AddPath adds a file, or all files of a directory, below manifests/. Hidden files, and links to directories, are

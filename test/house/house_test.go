@@ -105,6 +105,16 @@ func TestClientGoIsReachedOnlyFromFoldersThatMay(t *testing.T) {
 			t.Errorf("cmd/machine-config-daemon-run depends on %s: see docs/own-code.md for how it goes without", large)
 		}
 	}
+	// People have the plugin on macOS and Windows too. These folders build on Linux alone.
+	plugin := deps[module+"/cmd/kubectl-refit"]
+	if !slices.Contains(plugin, module+"/bundle") {
+		t.Error("the plugin makes no bundles: its dependencies were not checked")
+	}
+	for _, folder := range []string{"files", "ostree", "systemd", "transaction"} {
+		if slices.Contains(plugin, module+"/"+folder) {
+			t.Errorf("cmd/kubectl-refit depends on %s/, so it builds on Linux alone", folder)
+		}
+	}
 }
 
 func TestEverySourceFileNamesItsLicence(t *testing.T) {
