@@ -216,6 +216,31 @@ func (r *Root) Contents(name string) ([]byte, error) {
 	return contents(h, name, math.MaxInt64)
 }
 
+// Map returns the bytes of the regular file name, links followed, without reading them: the kernel reads the pages that
+// are used. The bytes must not be written to, and stay until the process ends. Only root may be able to change such a
+// file. The result is never nil without an error.
+func (r *Root) Map(name string) ([]byte, error) {
+	f, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, pathError("stat", name, err)
+	case !st.Mode().IsRegular():
+		return nil, pathError("read", name, errors.New("not a regular file"))
+	case st.Size() == 0:
+		return []byte{}, nil
+	}
+	data, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, pathError("map", name, err)
+	}
+	return data, nil
+}
+
 // Read returns the node at name itself, with the bytes of a regular file. All of it is of one inode, also when the file
 // is exchanged meanwhile. A file in an exposed place with more than MostExposed bytes gives the error EFBIG.
 func (r *Root) Read(name string) (Node, error) {

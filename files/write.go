@@ -491,6 +491,21 @@ func (r *Root) Overwrite(name string, data []byte) error {
 	return wrapPath("syncing", name, f.Sync())
 }
 
+// Grow opens the file name for reading and for writing at its end, and makes a missing file, which only root can read.
+func (r *Root) Grow(name string) (*os.File, error) {
+	dir, base, err := r.openParent(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(int(dir.Fd()), base, flags, 0o600)
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
 // Fsync makes the file or directory name durable by itself.
 func (r *Root) Fsync(name string) error {
 	f, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK)

@@ -28,12 +28,9 @@ func (p *Plain) Describe(ctx context.Context, checksum string) (out Release, err
 			out.Kernel = path.Base(dir)
 		}
 	}
-	text, err := p.run(ctx, "ostree", "cat", checksum, "/usr/lib/os-release")
-	if Lacks(err) {
-		return out, nil
-	}
+	text, err := p.OSRelease(ctx, checksum)
 	if err != nil {
-		return out, Failing(doing, text, err)
+		return out, err
 	}
 	for line := range strings.Lines(string(text)) {
 		if value, is := strings.CutPrefix(strings.TrimSpace(line), "VERSION_ID="); is {
@@ -41,4 +38,13 @@ func (p *Plain) Describe(ctx context.Context, checksum string) (out Release, err
 		}
 	}
 	return out, nil
+}
+
+// OSRelease returns the /usr/lib/os-release of a commit, empty where the commit has none.
+func (p *Plain) OSRelease(ctx context.Context, checksum string) ([]byte, error) {
+	text, err := p.run(ctx, "ostree", "cat", checksum, "/usr/lib/os-release")
+	if Lacks(err) {
+		return nil, nil
+	}
+	return text, Failing("reading the release of "+checksum, text, err)
 }

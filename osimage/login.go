@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package osimage
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// Login returns the credentials that the host has for a repository, all "" where it has none: those of the first of
+// AuthPaths that exists, and then the kubelet's. read reads a file of the host. Errors name files, and quote nothing
+// from them.
+func Login(read func(path string) ([]byte, error), repository string) (user, password string, err error) {
+	paths := slices.Clone(AuthPaths)
+	for i, path := range paths {
+		if _, err := read(path); !errors.Is(err, fs.ErrNotExist) {
+			paths = paths[i : i+1]
+			break
+		}
+	}
+	for _, path := range append(paths, KubeletAuthPath) {
+		data, err := read(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return "", "", fmt.Errorf("reading credentials: %w", err)
+		}
+		var file struct {
+			Auths map[string]struct {
+				Auth string `json:"auth"`
+			} `json:"auths"`
+		}
+		if json.Unmarshal(data, &file) != nil {
+			return "", "", fmt.Errorf("reading credentials: %s is no auth.json", path)
+		}
+		for _, want := range parents(repository) {
+			for key, entry := range file.Auths {
+				if key != want && hostOfKey(key) != want || entry.Auth == "" {
+					continue
+				}
+				plain, err := base64.StdEncoding.DecodeString(entry.Auth)
+				if err != nil {
+					return "", "", fmt.Errorf("reading credentials: the entry of %s in %s is not base64", key, path)
+				}
+				user, password, _ := strings.Cut(string(plain), ":")
+				return user, password, nil
+			}
+		}
+	}
+	return "", "", nil
+}
