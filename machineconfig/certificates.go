@@ -4,6 +4,7 @@ package machineconfig
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -175,4 +177,25 @@ func ParseControllerConfig(data []byte) (*mcfgv1.ControllerConfig, error) {
 		return nil, fmt.Errorf("reading ControllerConfig: kind: is %q", cc.Kind)
 	}
 	return cc, nil
+}
+
+// Over returns the configuration, in which delivered files replace the configuration's own entries at these paths. The
+// result has the same name and digest, and is nil only for a nil configuration. Where nothing was delivered the result
+// is the configuration itself.
+func (c *Config) Over(delivered []Delivery) *Config {
+	if c == nil || len(delivered) == 0 {
+		return c
+	}
+	out := *c
+	at := map[string]bool{}
+	for _, f := range delivered {
+		at[f.Path] = true
+	}
+	out.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f File) bool { return at[f.Path] })
+	out.Links = slices.DeleteFunc(slices.Clone(c.Links), func(l Link) bool { return at[l.Path] })
+	for _, f := range delivered {
+		out.Files = append(out.Files, File{Path: f.Path, Mode: f.Mode, Contents: f.Data})
+	}
+	slices.SortFunc(out.Files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+	return &out
 }

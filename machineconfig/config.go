@@ -70,6 +70,9 @@ type File struct {
 	// empty file is made.
 	NoContents bool
 	Append     bool // the document appends to the file, which can't be reconciled
+	// Reference is where a node fetches the contents, nil where the document has them. Contents are nil then until a host
+	// has fetched them, and not nil afterwards.
+	Reference *Reference
 }
 
 // Directory is a directory. It does not manage the entries in the directory.

@@ -113,7 +113,8 @@ func (d *contentsDecoder) encoding(prefix string) encoding {
 }
 
 // resource returns the contents of a resource, decompressed and verified, and whether its source is valid beyond doubt.
-// A resource without a source has no contents. The error begins with the wrong field of the resource.
+// A resource without a source has no contents here, and neither has one that is fetched. The error begins with the
+// wrong field of the resource.
 func (d *contentsDecoder) resource(res types.Resource) (data []byte, certain bool, err error) {
 	if util.NilOrEmpty(res.Source) {
 		if util.NotEmpty(res.Verification.Hash) {
@@ -122,9 +123,9 @@ func (d *contentsDecoder) resource(res types.Resource) (data []byte, certain boo
 		return nil, false, nil
 	}
 	if data, certain = d.data(*res.Source); !certain {
-		if scheme, _, _ := strings.Cut(*res.Source, ":"); scheme != "data" {
-			return nil, false,
-				fmt.Errorf("source: contents must be in the document itself as a data: URL, not at %q", scheme+":")
+		if fetched(*res.Source) {
+			_, err := referable(res)
+			return nil, strings.HasPrefix(*res.Source, ociScheme), err
 		}
 		u, err := dataurl.DecodeString(*res.Source)
 		if err != nil {

@@ -37,9 +37,15 @@ func digest(c *Config, firstBoot []byte, former bool) string {
 		d.number(int(f.Mode))
 		d.owner(f.Owner)
 		d.flag(&f.Append)
-		if f.NoContents && !former {
+		switch {
+		case f.Reference != nil:
+			d.number(-2) // no length either
+			d.text(f.Reference.Source)
+			d.text(f.Reference.Hash)
+			d.flag(&f.Reference.Gzip)
+		case f.NoContents && !former:
 			d.number(-1) // no length
-		} else {
+		default:
 			d.bytes(f.Contents)
 		}
 	}

@@ -195,7 +195,9 @@ func (ign *ignition) parse3(age age) (types.Config, contents, []string, error) {
 		warnings, err := judge(&ign.cfg, validateIgnition(&ign.cfg, known), problems, age)
 		return ign.cfg, decoded, warnings, err
 	}
-	cfg, rpt, err := v3_6.ParseCompatibleVersion(ign.raw)
+	raw, back := withoutImages(ign.raw, &ign.cfg)
+	cfg, rpt, err := v3_6.ParseCompatibleVersion(raw)
+	back(&cfg)
 	// Only the names in messages use the result, so it may be incomplete.
 	_ = json.Unmarshal(ign.raw, &ign.cfg)
 	problems := ign.droppedBits()
@@ -247,6 +249,7 @@ func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool
 		}
 		data, certain, err := dec.resource(res)
 		if err != nil {
+			known[res.Source] = certain // the library's complaint would be another one
 			name, rest, _ := strings.Cut(err.Error(), ": ")
 			problems = append(problems, fmt.Sprintf("%s.%s (%s): %s", field, name, path, rest))
 			return
@@ -258,9 +261,19 @@ func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool
 	}
 	for i := range cfg.Storage.Files {
 		f := &cfg.Storage.Files[i]
-		one(f.Contents, "storage.files["+strconv.Itoa(i)+"].contents", f.Path)
+		at := "storage.files[" + strconv.Itoa(i) + "]"
+		one(f.Contents, at+".contents", f.Path)
+		if !util.NilOrEmpty(f.Contents.Source) && fetched(*f.Contents.Source) {
+			if why := judged(f.Path); why != "" {
+				problems = append(problems, fmt.Sprintf("%s.contents.source (%s): %s", at, f.Path, why))
+			}
+		}
 		for j, a := range f.Append {
-			one(a, fmt.Sprintf("storage.files[%d].append[%d]", i, j), f.Path)
+			one(a, fmt.Sprintf("%s.append[%d]", at, j), f.Path)
+			if !util.NilOrEmpty(a.Source) && fetched(*a.Source) {
+				problems = append(problems, fmt.Sprintf("%s.append[%d].source (%s): what is appended must be in the document "+
+					"itself as a data: URL", at, j, f.Path))
+			}
 		}
 	}
 	return decoded, known, problems

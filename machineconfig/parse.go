@@ -331,6 +331,31 @@ func checkSpec(spec *mcfgv1.MachineConfigSpec) error {
 	return errors.Join(errs...)
 }
 
+// file returns the meaning of a file of the document.
+func (p *parsed) file(f *types.File) (File, error) {
+	file := File{
+		Path: f.Path, Mode: 0o644, Owner: owner(f.Node),
+		Contents: p.contents[f.Contents.Source], Append: len(f.Append) > 0,
+		NoContents: f.Contents.Source == nil && len(f.Append) == 0,
+	}
+	if f.Mode != nil {
+		file.Mode = uint32(*f.Mode)
+	}
+	if !util.NilOrEmpty(f.Contents.Source) && fetched(*f.Contents.Source) {
+		var err error
+		if file.Reference, err = referable(f.Contents); err != nil {
+			return file, fmt.Errorf("storage.files (%s).contents.%w", f.Path, err)
+		}
+	}
+	if file.Append {
+		file.Contents = slices.Clone(file.Contents)
+		for _, a := range f.Append {
+			file.Contents = append(file.Contents, p.contents[a.Source]...)
+		}
+	}
+	return file, nil
+}
+
 // config returns the meaning of a document as a Config.
 func (p *parsed) config() (*Config, error) {
 	c := &Config{
@@ -346,20 +371,9 @@ func (p *parsed) config() (*Config, error) {
 	}
 	cfg := &p.cfg
 	for i := range cfg.Storage.Files {
-		f := &cfg.Storage.Files[i]
-		file := File{
-			Path: f.Path, Mode: 0o644, Owner: owner(f.Node),
-			Contents: p.contents[f.Contents.Source], Append: len(f.Append) > 0,
-			NoContents: f.Contents.Source == nil && len(f.Append) == 0,
-		}
-		if f.Mode != nil {
-			file.Mode = uint32(*f.Mode)
-		}
-		if file.Append {
-			file.Contents = slices.Clone(file.Contents)
-			for _, a := range f.Append {
-				file.Contents = append(file.Contents, p.contents[a.Source]...)
-			}
+		file, err := p.file(&cfg.Storage.Files[i])
+		if err != nil {
+			return nil, err
 		}
 		c.Files = append(c.Files, file)
 	}

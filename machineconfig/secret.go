@@ -198,7 +198,7 @@ var harmless = map[string]bool{
 	"accept": true, "accept-encoding": true, "accept-language": true, "cache-control": true, "user-agent": true,
 }
 
-// source checks how a resource is fetched. Files are never fetched: their contents are in the document.
+// source checks how a resource is fetched. Files with credentials in their source are refused before.
 func (f *finder) source(r *types.Resource, field string, args ...any) {
 	for _, h := range r.HTTPHeaders {
 		if value(h.Value) != "" && !harmless[strings.ToLower(h.Name)] {

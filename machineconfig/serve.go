@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	cjson "github.com/clarketm/json"
 	"github.com/coreos/go-semver/semver"
@@ -89,6 +90,10 @@ func (s *Served) Arguments(version semver.Version) []string {
 func (s *Served) Document(extra Extra, version semver.Version, newest bool) ([]byte, error) {
 	p := s.p
 	cfg := p.cfg
+	// Ignition can't fetch from a registry: the agent brings such files when it completes the machine.
+	cfg.Storage.Files = slices.DeleteFunc(slices.Clone(cfg.Storage.Files), func(f types.File) bool {
+		return f.Contents.Source != nil && strings.HasPrefix(*f.Contents.Source, ociScheme)
+	})
 	if err := extra.add(&cfg); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.doc, err)
 	}

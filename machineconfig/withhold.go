@@ -25,6 +25,9 @@ func (c *Config) Withheld(f *File) string {
 			return fmt.Sprintf("the mode %#o of %s keeps other users out", d.Mode, d.Path)
 		}
 	}
+	if f.Reference != nil {
+		return "" // only the reference is shown
+	}
 	return WithheldText(string(f.Contents))
 }
 

@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -36,7 +35,9 @@ func differences(current, desired *machineconfig.Config, opts Options) ([]Change
 		appended[f.Path] = f.Append
 	}
 	ds = slices.DeleteFunc(ds, func(d difference) bool { return appended[d.key] })
-	if err := collect(ds, err, func(d difference) Change { return Change{Kind: File, Path: d.key} }); err != nil {
+	if err := collect(ds, err, func(d difference) Change {
+		return Change{Kind: File, Path: d.key, Contents: fetchedFrom(desired, d.key)}
+	}); err != nil {
 		return nil, err
 	}
 	ds, err = compare(current.Directories, desired.Directories,
@@ -116,7 +117,7 @@ func index[T any](things []T, key func(T) string) (map[string]int, error) {
 // fileChange compares files. If the desired file has no contents, the bytes stay. They do not stay if the host keeps
 // other bytes from before the current configuration. Only the host can tell.
 func fileChange(a, b machineconfig.File, askHost bool) (what []What) {
-	differs := a.NoContents || !bytes.Equal(a.Contents, b.Contents)
+	differs := a.NoContents || !machineconfig.SameContents(&a, &b)
 	if b.NoContents {
 		differs = askHost && !a.NoContents
 	}
@@ -130,6 +131,15 @@ func fileChange(a, b machineconfig.File, askHost bool) (what []What) {
 		what = append(what, Owner)
 	}
 	return what
+}
+
+// fetchedFrom returns where a node fetches the contents of a file, "" where it does not.
+func fetchedFrom(c *machineconfig.Config, name string) string {
+	at := slices.IndexFunc(c.Files, func(f machineconfig.File) bool { return f.Path == name })
+	if at < 0 || c.Files[at].Reference == nil {
+		return ""
+	}
+	return c.Files[at].Reference.String()
 }
 
 func directoryChange(a, b machineconfig.Directory) (what []What) {

@@ -127,6 +127,10 @@ func (c contents) side(change Change) side {
 				there: true, attributes: []attribute{mode(f.Mode), owner(f.Owner)},
 				text: string(f.Contents), withheld: c.config.Withheld(f),
 			}
+			if f.Reference != nil {
+				s.text = ""
+				s.attributes = append(s.attributes, attribute{"contents from", f.Reference.String()})
+			}
 			if s.unknown = f.NoContents; s.unknown {
 				s.attributes = append(s.attributes, attribute{"contents", "as on the host"})
 			}

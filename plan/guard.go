@@ -67,7 +67,7 @@ func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
 		g.unit(u)
 	}
 	for _, f := range c.Files {
-		contents := string(f.Contents)
+		contents := text(&f)
 		g.path("storage.files", "file "+f.Path, f.Path, "", &contents)
 	}
 	for _, l := range c.Links {
@@ -106,13 +106,22 @@ type guard struct {
 	found    []Unreconcilable
 }
 
+// text returns the contents of a file as the guard reads them. A file that was fetched may be an image of a gigabyte,
+// which is no text, and which is not copied.
+func text(f *machineconfig.File) string {
+	if f.Reference != nil && len(f.Contents) > 1<<20 {
+		return ""
+	}
+	return string(f.Contents)
+}
+
 func newGuard(c *machineconfig.Config) *guard {
 	g := &guard{links: map[string]string{}, contents: map[string]string{}}
 	for _, l := range c.Links {
 		g.links[path.Clean(l.Path)] = l.Target
 	}
 	for _, f := range c.Files {
-		g.contents[path.Clean(f.Path)] = string(f.Contents)
+		g.contents[path.Clean(f.Path)] = text(&f)
 	}
 	return g
 }

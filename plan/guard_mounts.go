@@ -71,7 +71,7 @@ func mountsOf(c *machineconfig.Config, skipOS bool) (all []mounted) {
 	}
 	for _, f := range c.Files {
 		if g.follow(path.Clean(f.Path)) == fstabPath && !f.NoContents {
-			table("storage.files", "file "+f.Path, string(f.Contents))
+			table("storage.files", "file "+f.Path, text(&f))
 		}
 	}
 	for _, l := range c.Links {
@@ -196,7 +196,7 @@ func (g *guard) unitParts(c *machineconfig.Config, unit string) (parts []unitPar
 		}
 	}
 	for _, f := range c.Files {
-		p := unitPart{field: "storage.files", subject: "file " + f.Path, contents: string(f.Contents)}
+		p := unitPart{field: "storage.files", subject: "file " + f.Path, contents: text(&f)}
 		parts = append(parts, partAt(p, unit, g.relative(f.Path), "", !f.NoContents)...)
 	}
 	for _, l := range c.Links {

@@ -79,6 +79,9 @@ type Change struct {
 	From string `json:"from,omitempty"` // kernelType, osImage
 	To   string `json:"to,omitempty"`
 
+	// Contents is where the node fetches the wanted contents of a file, with their hash; "" where the document has them.
+	Contents string `json:"contents,omitempty"`
+
 	Install   []string            `json:"install,omitempty"`   // extensions, by name
 	Uninstall []string            `json:"uninstall,omitempty"` // extensions, by name
 	Packages  map[string][]string `json:"packages,omitempty"`  // for each of these extensions

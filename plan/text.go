@@ -104,6 +104,9 @@ func (c Change) String() string {
 			}
 			line += " (" + strings.Join(words, ", ") + ")"
 		}
+		if c.Contents != "" {
+			line += ", contents from " + c.Contents
+		}
 		return line
 	}
 }
