@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysext
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// file returns a file of a configuration.
+func file(path, text string) machineconfig.File {
+	return machineconfig.File{Path: path, Contents: []byte(text)}
+}
+
+func TestExtensionsOfAConfiguration(t *testing.T) {
+	cfg := &machineconfig.Config{
+		Files: []machineconfig.File{
+			file("/etc/extensions/kubelet/usr/bin/kubelet", ""), file("/var/lib/extensions/kubelet/usr/bin/other", ""),
+			file("/etc/extensions/tools.raw", ""), file("/etc/extensions/README", ""), file("/etc/extensionsX/a/usr/x", ""),
+			file("/etc/extensions/.hidden/usr/x", ""),
+		},
+		Directories: []machineconfig.Directory{{Path: "/var/lib/extensions"}, {Path: "/var/lib/extensions/empty"}},
+		Links:       []machineconfig.Link{{Path: "/etc/extensions/linked", Target: "/var/ext/linked-1"}},
+	}
+	const want = "[{empty /var/lib/extensions/empty false} {kubelet /etc/extensions/kubelet false} " +
+		"{linked /etc/extensions/linked false} {tools /etc/extensions/tools.raw true}]"
+	if got := fmt.Sprint(Of(cfg)); got != want {
+		t.Errorf("found %s, not %s", got, want)
+	}
+	if len(Of(nil)) > 0 || !Touches("/etc/extensions") || !Touches("/var/lib/extensions/a/b") || Touches("/etc/extensionsX") {
+		t.Error("places are mistaken")
+	}
+}
+
+func TestExtensionsAreJudgedAsSystemdDoes(t *testing.T) {
+	const debian = "ID=debian\nVERSION_ID=\"13\"\n"
+	for _, c := range []struct{ name, release, os, says string }{
+		{"the same", "ID=debian\nVERSION_ID=13\n", debian, ""},
+		{"any", "ID=_any\n", debian, ""},
+		{"any on another machine", "ID=_any\nARCHITECTURE=vax\n", debian, "ARCHITECTURE=vax"},
+		{"any machine", "ID=debian\nVERSION_ID=13\nARCHITECTURE=_any\n", debian, ""},
+		{"another OS", "ID=fedora\nVERSION_ID=13\n", debian, "says ID=fedora, and the OS that is to boot has ID=debian"},
+		{"another version", "ID=debian\nVERSION_ID=12\n", debian, "says VERSION_ID=12, and the OS that is to boot has VERSION_ID=13"},
+		{"no version", "ID=debian\n", debian, "says VERSION_ID=, and"},
+		{"a rolling OS", "ID=arch\n", "ID=arch\n", ""},
+		{"the same level", "ID=debian\nVERSION_ID=12\nSYSEXT_LEVEL=1\n", debian + "SYSEXT_LEVEL=1\n", ""},
+		{"another level", "ID=debian\nVERSION_ID=13\nSYSEXT_LEVEL=2\n", debian + "SYSEXT_LEVEL=1\n", "SYSEXT_LEVEL=2"},
+		{"a level that the OS has not", "ID=debian\nVERSION_ID=13\nSYSEXT_LEVEL=2\n", debian, ""},
+		{"for the initrd", "ID=debian\nVERSION_ID=13\nSYSEXT_SCOPE=initrd\n", debian, "SYSEXT_SCOPE=initrd"},
+		{"nothing", "", debian, "has no ID"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := &machineconfig.Config{Files: []machineconfig.File{
+				file("/etc/extensions/x/usr/lib/extension-release.d/extension-release.x", c.release)}}
+			wrong := Judge(cfg, []byte(c.os))
+			if c.says == "" != (len(wrong) == 0) || len(wrong) > 0 &&
+				(wrong[0].Place != "/etc/extensions/x" || !strings.Contains(wrong[0].Reason, c.says)) {
+				t.Errorf("%+v does not say %q", wrong, c.says)
+			}
+		})
+	}
+	none := &machineconfig.Config{Files: []machineconfig.File{file("/etc/extensions/x/usr/bin/x", "")}}
+	if wrong := Judge(none, []byte(debian)); len(wrong) != 1 || !strings.Contains(wrong[0].Reason, "has no file") {
+		t.Errorf("without a release: %+v", wrong)
+	}
+	raw := &machineconfig.Config{Files: []machineconfig.File{file("/etc/extensions/x.raw", "")}}
+	if wrong := Judge(raw, []byte(debian)); len(wrong) > 0 {
+		t.Errorf("an image that nothing can read: %+v", wrong)
+	}
+	linked := &machineconfig.Config{
+		Links: []machineconfig.Link{{Path: "/etc/extensions/x", Target: "/opt/x-2"}},
+		Files: []machineconfig.File{file("/opt/x-2/usr/lib/extension-release.d/extension-release.x", "ID=fedora")},
+	}
+	if wrong := Judge(linked, []byte(debian)); len(wrong) != 1 {
+		t.Errorf("behind a link: %+v", wrong)
+	}
+}
+
+func TestWhatIsNotMergedIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	root, err := files.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	write := func(name, text string) {
+		t.Helper()
+		at := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := &machineconfig.Config{Files: []machineconfig.File{
+		file("/etc/extensions/x/usr/bin/x", "two"), file("/etc/extensions/y.raw", "image")}}
+	says := func(want string) {
+		t.Helper()
+		err := Merged(root, cfg)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	says("extension x (/etc/extensions/x) is not merged")
+	write("/usr/.systemd-sysext/extensions", "x\n")
+	says("/usr/bin/x is not what /etc/extensions/x/usr/bin/x is")
+	write("/usr/bin/x", "one")
+	says("/usr/bin/x is not what")
+	write("/usr/bin/x", "two")
+	says("extension y")
+	write("/usr/.systemd-sysext/extensions", "x\ny\n")
+	says("")
+}
