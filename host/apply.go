@@ -98,7 +98,7 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 
 // apply takes an attempt through the steps of apply. The files that were delivered count as part of the configuration.
 func (h *Host) apply(ctx context.Context, a *attempt) error {
-	a.verb, a.cfg = agent.ApplyVerb.Name, h.deliveries().over(a.cfg)
+	a.verb, a.cfg = agent.ApplyVerb.Name, h.whole(a.cfg)
 	return h.carryOut(ctx, steps, a)
 }
 

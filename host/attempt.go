@@ -473,7 +473,7 @@ func (h *Host) check(ctx context.Context, a *attempt) error {
 		return ctx.Err()
 	}
 	a.result.Staged = a.update.request.Checksum
-	return h.deploymentSpace(ctx)
+	return transaction.DeploymentSpace(ctx, h.root)
 }
 
 // asksHooks reports whether this apply asks the hooks. A cluster has asked them before the drain of the node.

@@ -95,27 +95,6 @@ func (h *Host) keepDeliveries(d *delivered) error {
 	return nil
 }
 
-// over returns a configuration in which the delivered files replace the configuration's own entries at these paths. The
-// result has the same name and digest as cfg, and is nil only for a nil cfg. Where nothing was delivered the result is
-// cfg itself.
-func (d *delivered) over(cfg *machineconfig.Config) *machineconfig.Config {
-	if cfg == nil || len(d.Files) == 0 {
-		return cfg
-	}
-	out := *cfg
-	at := map[string]bool{}
-	for _, f := range d.Files {
-		at[f.Path] = true
-	}
-	out.Files = slices.DeleteFunc(slices.Clone(cfg.Files), func(f machineconfig.File) bool { return at[f.Path] })
-	out.Links = slices.DeleteFunc(slices.Clone(cfg.Links), func(l machineconfig.Link) bool { return at[l.Path] })
-	for _, f := range d.Files {
-		out.Files = append(out.Files, machineconfig.File{Path: f.Path, Mode: f.Mode, Contents: f.Data})
-	}
-	slices.SortFunc(out.Files, func(a, b machineconfig.File) int { return cmp.Compare(a.Path, b.Path) })
-	return &out
-}
-
 func (d *delivered) has(name string) bool {
 	return slices.ContainsFunc(d.Files, func(f machineconfig.Delivery) bool { return f.Path == name })
 }
@@ -132,7 +111,7 @@ type delivering struct {
 // gets the configuration's content, the vendor's, or what an admin had there before.
 func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*delivering, error) {
 	v := h.view()
-	next, before := now.over(cfg), old.over(cfg)
+	next, before := cfg.Over(now.Files), cfg.Over(old.Files)
 	if next == before {
 		same := *cfg
 		next = &same
@@ -267,7 +246,7 @@ func (h *Host) writeDelivery(ctx context.Context, r *transaction.Record, d *deli
 	if d.same() {
 		return nil
 	}
-	drift, err := h.compare(d.old.over(d.cfg))
+	drift, err := h.compare(d.cfg.Over(d.old.Files))
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -82,7 +83,7 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 		return err
 	}
 	if h.services != nil {
-		h.services.early = &early{unit: api.FirstbootUnit, say: h.say}
+		h.services.early = &systemd.Early{Unit: api.FirstbootUnit, Say: h.say}
 	}
 	adopted := false
 	if !completed(r, cfg, booted.ID) {

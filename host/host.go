@@ -30,6 +30,7 @@ import (
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/bootc"
 	"github.com/noderefit/noderefit/bootloader"
+	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
@@ -109,7 +110,8 @@ type Host struct {
 	say         func(phase, what string)
 	way         string // what status shows of the road, once the road is known
 
-	left []transaction.Left // see leftAsIs
+	left     []transaction.Left // see leftAsIs
+	contents *contents.Store
 
 	pulling      sync.Mutex
 	pullingSince time.Time
@@ -122,7 +124,7 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{root: root, live: path.Clean(dir) == "/", now: time.Now, say: say,
+	h := &Host{root: root, contents: &contents.Store{Root: root}, live: path.Clean(dir) == "/", now: time.Now, say: say,
 		units: &systemd.Units{Connect: systemd.Connect}}
 	if err := h.open(backend); err != nil {
 		h.Close()
@@ -367,7 +369,7 @@ func unread(p *plan.Plan, r *transaction.Record, err error) {
 // deliveries.
 func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error) {
 	cfg, err := h.document(rev)
-	return h.deliveries().over(cfg), err
+	return h.whole(cfg), err
 }
 
 // document returns the configuration of a revision as requested, without deliveries.

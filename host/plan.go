@@ -210,7 +210,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{record: r, cfg: h.deliveries().over(cfg), options: ApplyOptions{Policy: o.Policy,
+	a := &attempt{record: r, cfg: h.whole(cfg), options: ApplyOptions{Policy: o.Policy,
 		RebootOptions: RebootOptions{SoftReboot: o.SoftReboot}}}
 	a.old, a.noCopy = h.committed(r, a.cfg)
 	if a.noCopy != nil && !errors.Is(a.noCopy, errNoCopy) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -23,7 +24,13 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 		return h.result(ctx, res, r), err
 	}
 	if h.transient && h.services != nil {
-		h.services.early = &early{unit: transaction.RecoverUnit, say: h.say}
+		h.services.early = &systemd.Early{Unit: transaction.RecoverUnit, Say: h.say}
+	}
+	var moving []*transaction.Revision // whose extensions recovery may write after systemd looked for them
+	if p := r.Pending; p != nil {
+		moving = append(moving, &p.Revision, r.Committed)
+	} else if h.transient {
+		moving = append(moving, r.Committed)
 	}
 	out, err := h.engine().Recover(ctx, r)
 	switch {
@@ -32,6 +39,9 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 	case out.Do == transaction.AwaitBoot:
 		res.Reboot = RebootNeeded
 	case err == nil:
+		if failed := h.mergeAnew(ctx, moving...); failed != nil {
+			res.Warnings = append(res.Warnings, message.OneLine(failed.Error()))
+		}
 		if failed := h.redeliver(ctx, r); failed != nil {
 			// The difference is drift then. People are told of drift, and it is no reason to hold up the boot.
 			res.Warnings = append(res.Warnings, "delivering certificates again: "+message.OneLine(failed.Error()))

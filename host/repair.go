@@ -48,6 +48,9 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 			"run apply")}
 	}
 	cfg, err := h.revision(r.Committed)
+	if err == nil {
+		cfg, err = h.fetch(ctx, cfg)
+	}
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ type services struct {
 	m     *systemd.Manager
 	acted []Acted
 	// early is set on a machine's first boot: this process can't wait for units that start after it.
-	early *early
+	early *systemd.Early
 }
 
 // Acted is an action that was carried out on a service.
@@ -83,7 +83,7 @@ func (s *services) Act(ctx context.Context, a plan.Action, gone bool) error {
 	acted := Acted{Type: a.Type, Service: a.Service}
 	err := s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		if s.early != nil && !gone {
-			return s.early.act(ctx, m, a)
+			return s.early.Act(ctx, m, a.Service, a.Type == plan.ActionRestart)
 		}
 		do := m.ReloadUnit
 		if a.Type == plan.ActionRestart {
@@ -265,13 +265,14 @@ func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 	if err != nil {
 		return err
 	}
-	checks = append(checks, h.meansCheck(false), transaction.Check{Name: "services", Run: func(ctx context.Context) error {
+	checks = append(checks, h.meansCheck(false), h.extensionsCheck(&p.Revision))
+	checks = append(checks, transaction.Check{Name: "services", Run: func(ctx context.Context) error {
 		now, err := h.states(ctx, slices.Sorted(maps.Keys(before)))
 		if err != nil {
 			return err
 		}
 		for _, name := range slices.Sorted(maps.Keys(before)) {
-			if h.services.early.late(name) {
+			if h.services.early.Late(name) {
 				continue
 			}
 			// The service's job has ended already: activating now means that the service died and is being started again.
@@ -403,6 +404,10 @@ func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
 	if err == nil && h.plain != nil {
 		err = errors.Join(h.unstage(ctx, r.Committed.Digest), h.plain.Cleanup(ctx))
 	}
+	if release, busy := h.lockStaging(ctx, "settle", 0); busy == nil { // a running stage sweeps by itself
+		err = errors.Join(err, h.sweep(r, nil))
+		release()
+	}
 	if err != nil {
 		h.say("settle", "cleaning up: "+err.Error())
 	}
@@ -500,5 +505,5 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 		first = append(first, transaction.Check{Name: "container images", Patient: true, Run: ask},
 			transaction.Check{Name: "bound images", After: "container images", Run: lacks})
 	}
-	return slices.Concat(first, []transaction.Check{h.meansCheck(true)}, checks), nil
+	return slices.Concat(first, []transaction.Check{h.meansCheck(true), h.extensionsCheck(&p.Revision)}, checks), nil
 }

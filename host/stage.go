@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,8 +51,7 @@ func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o StageOpti
 	}
 	if errors.As(err, new(*lowDisk)) {
 		// The staged OS is removed, and its disk space is free for others.
-		digest := h.deliveries().over(cfg).Digest
-		err = errors.Join(err, h.unstage(context.WithoutCancel(ctx), digest))
+		err = errors.Join(err, h.unstage(context.WithoutCancel(ctx), cfg.Digest))
 	}
 	return h.result(ctx, res, r), err
 }
@@ -124,71 +121,6 @@ func spares(r *transaction.Record, cfg *machineconfig.Config) error {
 func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o StageOptions,
 	res *Result) error {
 	return h.carryOut(ctx, steps, &attempt{verb: agent.StageVerb.Name, record: r, result: res, asStaged: o.AsStaged,
-		cfg:     h.deliveries().over(cfg),
+		cfg:     h.whole(cfg),
 		options: ApplyOptions{Policy: o.Policy, SkipOS: o.SkipOS, Strict: o.Strict, Lift: o.Lift}})
-}
-
-// deploymentSpace refuses a host without room for another deployment.
-func (h *Host) deploymentSpace(ctx context.Context) error {
-	if err := h.entrySpace(); err != nil {
-		return err
-	}
-	return h.checkoutSpace(ctx)
-}
-
-// The space that ostree needs in /boot for one more deployment whose kernel is there: a second copy of the boot
-// loader's entries, and links. An entry is a few hundred bytes.
-const (
-	entryBytes  = 64 << 10
-	entryInodes = 16
-)
-
-// entrySpace refuses a /boot without room for another entry; the room for kernels has been checked before.
-func (h *Host) entrySpace() error {
-	room, err := h.root.Space("/boot")
-	if err != nil {
-		return err
-	}
-	if room.Bytes < entryBytes || room.Inodes < entryInodes {
-		return fmt.Errorf("checking space: a boot entry needs %d bytes and %d inodes in /boot, where %d bytes and %d inodes "+
-			"are free: %w",
-			entryBytes, entryInodes, room.Bytes, room.Inodes, unix.ENOSPC)
-	}
-	return nil
-}
-
-// checkoutSpace refuses a disk without room for another deployment. A deployment has its own directories and its own
-// /etc; its other files are hard links to those of the repository. The running deployment is the measure.
-func (h *Host) checkoutSpace(ctx context.Context) error {
-	var bytes, nodes uint64
-	count := func(dir string, whole bool) error {
-		return filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-			switch {
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case err != nil || !whole && !d.IsDir():
-				return err
-			}
-			nodes++
-			bytes += 4096
-			if info, err := d.Info(); err == nil && d.Type().IsRegular() {
-				bytes += uint64(max(info.Size(), 0))
-			}
-			return nil
-		})
-	}
-	for dir, whole := range map[string]bool{"/usr": false, "/etc": true} {
-		if err := count(dir, whole); err != nil {
-			return fmt.Errorf("measuring the running deployment: %w", err)
-		}
-	}
-	room, err := h.root.Space("/ostree/deploy")
-	if err != nil {
-		return err
-	}
-	if room.Bytes < bytes || room.Inodes < nodes {
-		return fmt.Errorf("checking space: a new deployment needs %d bytes and %d inodes on the file system of "+
-			"/ostree/deploy, where %d bytes and %d inodes are free: %w", bytes, nodes, room.Bytes, room.Inodes, unix.ENOSPC)
-	}
-	return nil
 }

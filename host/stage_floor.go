@@ -68,7 +68,7 @@ func (h *Host) stageAbove(ctx context.Context, r *transaction.Record, cfg *machi
 		return err
 	}
 	staged, system := h.stagedDigest()
-	there := o.AsStaged && system != "" && staged == h.deliveries().over(cfg).Digest
+	there := o.AsStaged && system != "" && staged == cfg.Digest
 	if !there {
 		if err := h.aboveFloor(o.MinFree); err != nil {
 			return err

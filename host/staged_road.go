@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/osimage"
@@ -149,6 +150,9 @@ func (h *Host) followStaged(d ostree.Deployment) error {
 // have changed. The vendor defaults, users and policy of that /etc count.
 func (h *Host) bootedEtc(_ context.Context, r *transaction.Record) ([]files.Want, []string, error) {
 	cfg, err := h.revision(&r.Pending.Revision)
+	if err == nil {
+		err = contents.Whole(cfg)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -192,6 +196,9 @@ func (h *Host) view() layout.View { return layout.View{Host: h.root, Transient: 
 // bootEtc returns the paths of a revision in a transient /etc that has just begun, with the agent's own units.
 func (h *Host) bootEtc(rev *transaction.Revision) ([]files.Want, error) {
 	cfg, err := h.revision(rev)
+	if err == nil {
+		err = contents.Whole(cfg)
+	}
 	if err != nil {
 		return nil, err
 	}

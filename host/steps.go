@@ -12,6 +12,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/noderefit/noderefit/agent"
+	"github.com/noderefit/noderefit/contents"
+	"github.com/noderefit/noderefit/sysext"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -62,6 +64,10 @@ var steps = []step{
 		does: "refuse to compose while another update may need both deployments"},
 	{name: "refuse quarantined", do: (*Host).refuseQuarantined, stages: true,
 		does: "refuse content that failed its verdict on this host"},
+	{name: "contents", do: (*Host).fetchContents, stages: true, fails: failsBefore, undo: "kept for the next try",
+		when:    "contents are by reference, and not on the host",
+		applies: func(_ *Host, a *attempt) bool { return len(contents.Lacking(a.cfg)) > 0 },
+		does:    "fetch and verify contents; refuse first what cannot be carried out"},
 	{name: "read", do: (*Host).read, stages: true, fails: failsBefore,
 		does: "read the host's configuration, deployment and drift"},
 	{name: "compile", do: (*Host).compileWants, stages: true, fails: failsBefore,
@@ -91,6 +97,9 @@ var steps = []step{
 	{name: "judge", do: (*Host).judgeOS, stages: true, roads: deploying, fails: failsBefore,
 		when: "the OS changes", applies: composes,
 		does: "refuse an OS that would not boot with these arguments, or that leaves no way back"},
+	{name: "system extensions", do: (*Host).judgeExtensions, stages: true, fails: failsBefore,
+		when: "there are any", applies: func(_ *Host, a *attempt) bool { return len(sysext.Of(a.cfg)) > 0 },
+		does: "refuse extensions that the OS which is to run would not merge"},
 	{name: "space", do: (*Host).findSpace, stages: true, roads: deploying, fails: failsBefore,
 		does: "refuse a deployment without enough space, and paths that do not survive the boot"},
 	{name: "check", do: (*Host).check, stages: true, only: true,

@@ -131,8 +131,8 @@ func TestTheRecordSaysOfAFailedStepWhatItDidBefore(t *testing.T) {
 	want := map[failing]string{
 		failsSilently: "recover, refuse another update, refuse quarantined, stay, check, hooks, keep hooks, " +
 			"clear the force file, release the OS",
-		failsBefore: "read, compile, plan, refuse unreachable, other managers, choose the road, inhibitors, return, compose, " +
-			"kernel arguments, judge, space",
+		failsBefore: "contents, read, compile, plan, refuse unreachable, other managers, choose the road, inhibitors, return, " +
+			"compose, kernel arguments, judge, system extensions, space",
 		failsAfter: "own units, baseline, stage, materialise, commit, take effect, reboot",
 	}
 	got := map[failing][]string{}

@@ -323,7 +323,7 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 			return before.Composed, h.moved(ctx, cfg, want.System, before.Composed, res)
 		}
 	}
-	if err := h.deploymentSpace(ctx); err != nil {
+	if err := transaction.DeploymentSpace(ctx, h.root); err != nil {
 		return osimage.Composed{}, err
 	}
 	// If the update is dropped, unstage must find what an interrupted composition leaves.

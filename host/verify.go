@@ -73,7 +73,7 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 		return nil, err
 	}
 	asked, rev := cfg != nil, r.Committed
-	cfg = h.deliveries().over(cfg)
+	cfg = h.whole(cfg)
 	if !asked {
 		if p := r.Pending; p != nil && p.Deployment == booted.ID &&
 			(p.Road == transaction.RoadSwitch || slices.Contains(booting, p.Road) && p.Phase == transaction.PhaseProve) {

@@ -20,6 +20,7 @@ import (
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/sshkeys"
+	"github.com/noderefit/noderefit/sysext"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -259,12 +260,12 @@ func (c *Layout) owner(list, name string, o machineconfig.Owner) (uid, gid int, 
 func (c *Layout) units() error {
 	before := map[string]machineconfig.Unit{}
 	if c.old != nil {
-		for _, u := range c.old.Units {
+		for _, u := range merging(c.old) {
 			before[u.Name] = u
 		}
 	}
 	var units []systemd.Unit
-	for _, u := range c.cfg.Units {
+	for _, u := range merging(c.cfg) {
 		was, known := before[u.Name]
 		delete(before, u.Name)
 		was.Mask, u.Mask = was.Masking(), u.Masking()
@@ -295,6 +296,16 @@ func (c *Layout) units() error {
 		}
 	}
 	return c.releaseLinks(released)
+}
+
+// merging returns the units of a configuration. One that brings extensions of the system enables the unit that merges
+// them, unless it says something else of that unit.
+func merging(cfg *machineconfig.Config) []machineconfig.Unit {
+	if len(sysext.Of(cfg)) == 0 ||
+		slices.ContainsFunc(cfg.Units, func(u machineconfig.Unit) bool { return u.Name == sysext.Unit }) {
+		return cfg.Units
+	}
+	return append(slices.Clone(cfg.Units), machineconfig.Unit{Name: sysext.Unit, Enabled: new(true)})
 }
 
 // ManagedUsers returns the users of a configuration whose keys and passwords are managed.

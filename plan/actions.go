@@ -10,6 +10,7 @@ import (
 
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/registries"
+	"github.com/noderefit/noderefit/sysext"
 )
 
 // crio reads registries.conf anew when it is reloaded.
@@ -41,6 +42,13 @@ func decide(changes []Change, policy *Policy, current, desired *machineconfig.Co
 	}
 	actions := []Action{}
 	take := func(s step) { actions = append(actions, Action{s.action, s.service, why[s].String()}) }
+	touches := func(c Change) bool { return c.Path != "" && sysext.Touches(c.Path) }
+	if touched := slices.IndexFunc(changes, touches); touched >= 0 {
+		merge := step{ActionReload, sysext.Unit}
+		order = slices.Insert(slices.DeleteFunc(order, func(s step) bool { return s == merge }), 0, merge)
+		at := changes[touched].object()
+		why[merge] = &reason{object: at, rule: "an extension of the system is merged anew", last: at}
+	}
 	drain, reboot := step{action: ActionDrain}, step{action: ActionReboot}
 	if why[reboot] != nil {
 		if why[drain] == nil {

@@ -152,14 +152,21 @@ func (m *Manager) RestartUnit(ctx context.Context, name string) error {
 }
 
 // ReloadUnit asks a running unit to read its configuration again, and waits until the unit has. A unit that does not
-// run or can't reload is an error, except for a crio.service that does not exist or is masked.
+// run or can't reload is an error, except for a crio.service that does not exist or is masked. Without extensions
+// systemd-sysext.service does not run: it is started then.
 func (m *Manager) ReloadUnit(ctx context.Context, name string) error {
-	err := m.job(ctx, "reloading", name, m.conn.ReloadUnitContext)
+	reload := m.conn.ReloadUnitContext
+	if name == sysextUnit {
+		reload = m.conn.ReloadOrRestartUnitContext
+	}
+	err := m.job(ctx, "reloading", name, reload)
 	if needless(name, err) {
 		return nil
 	}
 	return err
 }
+
+const sysextUnit = "systemd-sysext.service"
 
 type jobFunc func(ctx context.Context, name, mode string, result chan<- string) (int, error)
 

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/noderefit/noderefit/contents"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/sysext"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// whole returns a configuration as it counts on this host: with the delivered files, and with the contents that the
+// host has fetched.
+func (h *Host) whole(cfg *machineconfig.Config) *machineconfig.Config {
+	return h.contents.Fill(cfg.Over(h.deliveries().Files))
+}
+
+// fetchContents brings the contents that the configuration has by reference. What can't be carried out for another
+// reason is refused before anything is fetched.
+func (h *Host) fetchContents(ctx context.Context, a *attempt) error {
+	if !a.options.SkipOS {
+		p, err := h.Plan(ctx, a.cfg, PlanOptions{Policy: a.options.Policy, SoftReboot: a.options.SoftReboot})
+		if err != nil {
+			return err
+		}
+		if err := Unreconcilable(p); err != nil {
+			return err
+		}
+	}
+	if !a.stages() { // stage holds the lock already
+		release, err := h.lockStaging(ctx, a.verb, settling)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	err := h.sweep(a.record, a.cfg)
+	if err == nil {
+		a.cfg, err = h.fetch(ctx, a.cfg)
+	}
+	return err
+}
+
+// fetch returns the configuration with all of its contents.
+func (h *Host) fetch(ctx context.Context, cfg *machineconfig.Config) (*machineconfig.Config, error) {
+	if len(contents.Lacking(cfg)) == 0 {
+		return cfg, nil
+	}
+	done := h.pull("contents of " + cfg.Name)
+	defer done()
+	h.contents.Say = h.pullSays
+	err := h.contents.Fetch(ctx, cfg)
+	if ostree.ClassOf(err) == ostree.Invalid {
+		return cfg, &UnreachableError{Err: fmt.Errorf("%s can't be reached from here: %w", cfg.Name, err)}
+	}
+	return h.contents.Fill(cfg), err
+}
+
+// sweep removes the contents that neither the host's configurations nor next have.
+func (h *Host) sweep(r *transaction.Record, next *machineconfig.Config) error {
+	if !h.exists(contents.Dir) {
+		return nil
+	}
+	keep := []*machineconfig.Config{next}
+	revisions := []*transaction.Revision{r.Committed, r.Previous}
+	if r.Pending != nil {
+		revisions = append(revisions, &r.Pending.Revision)
+	}
+	for _, rev := range revisions {
+		if cfg, err := h.document(rev); err == nil { // without its copy nothing can go back to it
+			keep = append(keep, cfg)
+		}
+	}
+	return h.contents.Sweep(keep...)
+}
+
+// judgeExtensions refuses extensions of the system that the OS which is to run would not merge.
+func (h *Host) judgeExtensions(ctx context.Context, a *attempt) error {
+	release, err := h.root.ReadFile("/usr/lib/os-release")
+	if a.boots() && a.update.request.Checksum != a.booted.Checksum {
+		release, err = h.plain.OSRelease(ctx, a.update.request.Checksum)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, w := range sysext.Judge(a.cfg, release) {
+		a.result.Plan.Unreconcilable = append(a.result.Plan.Unreconcilable,
+			plan.Unreconcilable{Field: "storage.files " + w.Place, Reason: w.Reason})
+	}
+	return Unreconcilable(a.result.Plan)
+}
+
+// extensionsCheck asks whether the extensions of a revision are merged, as the revision has them.
+func (h *Host) extensionsCheck(rev *transaction.Revision) transaction.Check {
+	return transaction.Check{Name: "system extensions", Run: func(context.Context) error {
+		cfg, err := h.revision(rev)
+		if err != nil {
+			return nil //nolint:nilerr // another check compares the host with the configuration
+		}
+		return sysext.Merged(h.root, cfg)
+	}}
+}
+
+// mergeAnew has the extensions merged that recovery has written after systemd looked for them.
+func (h *Host) mergeAnew(ctx context.Context, revisions ...*transaction.Revision) error {
+	for _, rev := range revisions {
+		if cfg, err := h.revision(rev); err == nil && h.services != nil && len(sysext.Of(cfg)) > 0 {
+			return h.services.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
+				return m.ReloadUnit(ctx, sysext.Unit)
+			})
+		}
+	}
+	return nil
+}

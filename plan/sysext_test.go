@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+func TestExtensionsAreMergedBeforeServicesRestart(t *testing.T) {
+	at := func(text string) *machineconfig.Config {
+		return &machineconfig.Config{Name: text, Digest: text, Files: []machineconfig.File{
+			{Path: "/etc/extensions/kubelet/usr/bin/kubelet", Contents: []byte(text)}}}
+	}
+	changes, err := differences(at("1"), at("2"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := func(p *Policy) string {
+		var out []string
+		for _, a := range decide(changes, p, at("1"), at("2")) {
+			out = append(out, strings.TrimSpace(string(a.Type)+" "+a.Service))
+		}
+		return strings.Join(out, ", ")
+	}
+	live := &Policy{files: rules{by: map[string]*rule{"/etc/extensions": {name: "ours",
+		steps: []step{{ActionRestart, "kubelet.service"}, {action: ActionDaemonReload}}}}}}
+	if got, want := said(live), "DaemonReload, Reload systemd-sysext.service, Restart kubelet.service"; got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+	quiet := &Policy{files: rules{by: map[string]*rule{"/etc/extensions": {name: "ours", steps: []step{{action: ActionNone}}}}}}
+	if got, want := said(quiet), "Reload systemd-sysext.service"; got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+	if got, want := said(&Policy{}), "Drain, Reboot"; got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"crypto/sha512"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// extendedPolicy lets a host take another extension without a boot.
+const extendedPolicy = `apiVersion: operator.openshift.io/v1
+kind: MachineConfiguration
+metadata: {name: cluster}
+spec:
+  nodeDisruptionPolicy:
+    files:
+    - path: /etc/extensions
+      actions: [{type: Restart, restart: {serviceName: kubelet.service}}]
+`
+
+// kubeletFrom returns the example of the docs, with its kubelet in an extension in dir, for a version of the lab's OS.
+func kubeletFrom(t *testing.T, s *shelf, dir, program, version string) string {
+	t.Helper()
+	example, err := os.ReadFile("../../../docs/examples/system-extensions/60-worker-kubelet.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Fields(program)[0]
+	text := []byte("#!/bin/sh\n# kubelet " + program + "\n")
+	s.put(name, text)
+	doc := string(example)
+	for _, change := range [][2]string{
+		{"/etc/extensions", dir}, {"https://dl.k8s.io/release/VERSION/bin/linux/amd64/kubelet", s.URL + "/" + name},
+		{"HASH", fmt.Sprintf("%x", sha512.Sum512(text))}, {"ID=fedora%0AVERSION_ID=42", "ID=debian%0AVERSION_ID=" + version},
+		{"60-worker-kubelet", name}, {"Restart=always", "Restart=no"}, // a kubelet that has failed is waited for no longer
+	} {
+		if !strings.Contains(doc, change[0]) {
+			t.Fatalf("the example has no %s", change[0])
+		}
+		doc = strings.ReplaceAll(doc, change[0], change[1])
+	}
+	out, err := yaml.YAMLToJSON([]byte(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+const runs = "\nexec sleep infinity"
+
+func TestTheKubeletComesFromAnExtensionOfTheSystem(t *testing.T) {
+	ctx, n := start(t)
+	s := newShelf(t, n)
+	settled := func(state transaction.State, config, program string) {
+		t.Helper()
+		if st, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || st.State != state ||
+			st.Config.Committed != config {
+			t.Fatalf("%+v %v", st, err)
+		}
+		if _, err := n.WaitRunning(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if out, exit := shell(ctx, t, n, "systemctl is-active kubelet.service && sed -n 2p /usr/bin/kubelet && "+
+			"systemd-sysext status --json=short"); exit != 0 || !strings.Contains(out, "# kubelet "+program+"\n") ||
+			!strings.Contains(out, `"kubelet"`) {
+			t.Fatalf("%d: %s", exit, out)
+		}
+		verified(ctx, t, n)
+	}
+	kubelet := func(dir, program, version string) []byte {
+		t.Helper()
+		return []byte(kubeletFrom(t, s, dir, program, version))
+	}
+	const etc = "/etc/extensions"
+
+	// An extension for another OS is refused before anything is drained.
+	refused(ctx, t, n, kubelet(etc, "one"+runs, "12"), host.ExitUnreconcilable,
+		"/etc/extensions/kubelet", "says VERSION_ID=12, and the OS that is to boot has VERSION_ID=13")
+
+	// The first boot has it merged before the kubelet starts; so has the next version's.
+	boots := n.Boots()
+	apply(ctx, t, n, kubelet(etc, "one"+runs, "13"))
+	settled(transaction.Done, "one", "one")
+	apply(ctx, t, n, kubelet(etc, "two"+runs, "13"))
+	settled(transaction.Done, "two", "two")
+	if n.Boots() != boots+2 {
+		t.Errorf("%d boots", n.Boots()-boots)
+	}
+
+	// A version that does not come up goes back, together with everything else.
+	apply(ctx, t, n, kubelet(etc, "bad\nexit 1", "13"))
+	settled(transaction.RolledBack, "two", "two")
+	if n.Boots() != boots+4 {
+		t.Errorf("%d boots", n.Boots()-boots)
+	}
+
+	// Where a policy lets it, another version is merged on the running system, and goes back there.
+	policy, err := n.Document("extended.yaml", []byte(extendedPolicy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	boots = n.Boots()
+	res := apply(ctx, t, n, kubelet(etc, "three"+runs, "13"), "--policy", policy)
+	settled(transaction.Done, "three", "three")
+	if len(res.Acted) < 2 || res.Acted[0].Service != "systemd-sysext.service" || n.Boots() != boots {
+		t.Errorf("%+v, %d boots", res.Acted, n.Boots()-boots)
+	}
+	if _, exit, err := n.Apply(ctx, kubelet(etc, "worse\nexit 1", "13"), "--policy", policy); exit != host.ExitFailed {
+		t.Errorf("exit %d, %v", exit, err)
+	}
+	settled(transaction.RolledBack, "three", "three")
+	if n.Boots() != boots {
+		t.Errorf("it rebooted")
+	}
+
+	// Below /var, which deployments share, recovery brings the files of the deployment that boots.
+	apply(ctx, t, n, kubelet("/var/lib/extensions", "four"+runs, "13"))
+	settled(transaction.Done, "four", "four")
+	apply(ctx, t, n, kubelet("/var/lib/extensions", "dead\nexit 1", "13"))
+	settled(transaction.RolledBack, "four", "four")
+
+	// Without an extension, the kubelet of the image is back.
+	apply(ctx, t, n, mc("none", bootFile("none")))
+	if st, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || st.Config.Committed != "none" {
+		t.Fatalf("%+v %v", st, err)
+	}
+	if out, exit := shell(ctx, t, n, "systemctl is-active kubelet.service && test ! -e /usr/bin/kubelet && "+
+		"test ! -e /etc/systemd/system/sysinit.target.wants/systemd-sysext.service"); exit != 0 {
+		t.Errorf("%d: %s", exit, out)
+	}
+	verified(ctx, t, n)
+}
