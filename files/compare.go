@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,6 +75,14 @@ func (r *Root) Compare(w Want) ([]Difference, error) {
 		out = append(out, w.differ(Label, w.Node.Label, found.Label)...)
 	}
 	return out, nil
+}
+
+// Has reports whether a regular file with these bytes is at name itself.
+func (r *Root) Has(name string, data []byte) (bool, error) {
+	found, err := r.Compare(Want{Path: name, Node: Node{Type: Regular, Data: data}})
+	return !slices.ContainsFunc(found, func(d Difference) bool {
+		return d.What == Contents || d.What == Missing || d.What == TypeOf
+	}), err
 }
 
 func (r *Root) compareHard(w Want, found Node, st unix.Stat_t) ([]Difference, error) {

@@ -3,15 +3,30 @@
 package sysext
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 )
+
+// tree is a directory that stands for a host.
+type tree string
+
+func (d tree) ReadFile(name string) ([]byte, error) { return os.ReadFile(filepath.Join(string(d), name)) }
+
+func (d tree) Has(name string, data []byte) (bool, error) {
+	found, err := d.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return bytes.Equal(found, data), err
+}
 
 // file returns a file of a configuration.
 func file(path, text string) machineconfig.File {
@@ -84,11 +99,7 @@ func TestExtensionsAreJudgedAsSystemdDoes(t *testing.T) {
 
 func TestWhatIsNotMergedIsNamed(t *testing.T) {
 	dir := t.TempDir()
-	root, err := files.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
+	root := tree(dir)
 	write := func(name, text string) {
 		t.Helper()
 		at := filepath.Join(dir, name)
