@@ -18,7 +18,9 @@ import (
 // tree is a directory that stands for a host.
 type tree string
 
-func (d tree) ReadFile(name string) ([]byte, error) { return os.ReadFile(filepath.Join(string(d), name)) }
+func (d tree) ReadFile(name string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(string(d), name))
+}
 
 func (d tree) Has(name string, data []byte) (bool, error) {
 	found, err := d.ReadFile(name)
