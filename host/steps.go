@@ -150,7 +150,7 @@ var bootSteps = []step{
 		does: "find out which deployment has booted; write the files, on the staged road, in place, into a transient /etc",
 		undo: "go back",
 		points: []string{"first boot", "clock", "etc begun", "etc PATH", "etc written", "etc staged", "etc recorded",
-			"reread", "loader PATH", "again", "give up", "apply PATH", "applied", "daemon-reload", "act SERVICE"}},
+			"reread", "loader PATH", "again", "apply PATH", "applied", "daemon-reload", "act SERVICE"}},
 	{name: "own units", do: (*Host).ownUnits, when: "an update is under way",
 		applies: func(_ *Host, a *attempt) bool { return a.record.Pending != nil },
 		does:    "restore the units that the verdict needs"},
@@ -163,8 +163,8 @@ var bootSteps = []step{
 	{name: "go back", do: (*Host).goBack, when: "the verdict is no, or none in time",
 		applies: func(_ *Host, a *attempt) bool { return a.judged && a.verdict != nil },
 		does:    "make the old deployment the default, undo the journal, quarantine the content, and reboot",
-		points: []string{"given up", "return", "returning", "recounted", "default", "moved", "default is the old one",
-			"undo PATH", "undone", "loader PATH", "taken back", "unhealthy",
+		points: []string{"give up", "given up", "return", "returning", "recounted", "default", "moved",
+			"default is the old one", "undo PATH", "undone", "loader PATH", "taken back", "unhealthy",
 			"dropped", "returned", "rolled back", "discard"}},
 }
 

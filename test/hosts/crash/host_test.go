@@ -58,10 +58,12 @@ func badDocument(n int) []byte {
 type crashHost struct {
 	*node.Node
 	t     *testing.T
+	kind  kind
 	docs  map[string][]byte
 	sides map[string]hostPicture
 	at    string
 	flags []string // of each apply
+	point string   // the point at which the host hangs
 }
 
 // hostPicture is the node as a configuration has it: the running /etc, what no deployment carries, the command line.
@@ -179,7 +181,7 @@ func emptyHostAs(ctx context.Context, t *testing.T, docs map[string][]byte, opti
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &crashHost{Node: n, t: t, docs: docs, sides: map[string]hostPicture{}}
+	h := &crashHost{Node: n, t: t, kind: kindOf(options), docs: docs, sides: map[string]hostPicture{}}
 	if !options.WithoutOSTree {
 		h.countBoots()
 	}
@@ -363,9 +365,9 @@ const (
 )
 
 // ask tells the fault points what to do.
-func (h *crashHost) ask(verb, mode string, at any) error {
+func (h *crashHost) ask(verb, mode, at string) error {
 	name := h.HostPath(requestFile)
-	if err := os.WriteFile(name+".new", fmt.Appendf(nil, "%s %s %v", verb, mode, at), 0o600); err != nil {
+	if err := os.WriteFile(name+".new", fmt.Appendf(nil, "%s %s %s", verb, mode, at), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(name+".new", name)
@@ -411,7 +413,8 @@ func (h *crashHost) hit(ctx context.Context) (string, error) {
 		}
 		return len(point) > 0, err
 	})
-	return strings.TrimSpace(string(point)), err
+	h.point = strings.TrimSpace(string(point))
+	return h.point, err
 }
 
 // proving waits until the pending configuration is being proved. Whoever recovered it has read its request by then.
@@ -428,6 +431,8 @@ func (h *crashHost) proving(ctx context.Context) error {
 // cut pulls the plug, and switches the host on again with nothing asked for.
 func (h *crashHost) cut() error {
 	counted.Cuts.Add(1)
+	cutPoints.add(h.kind, h.point)
+	h.point = ""
 	return errors.Join(h.PowerCut(), h.askNothing(), h.PowerOn())
 }
 
@@ -464,8 +469,8 @@ func (h *crashHost) afterCut(ctx context.Context, to string) error {
 }
 
 // points traces what a verb passes while do runs, and returns each kind of point at its first, its middle and its last
-// place: on a tree every one is cut at.
-func (h *crashHost) points(verb string, do func() error) (map[int]string, error) {
+// place, in their order: on a tree every one is cut at. The verb may run in several boots.
+func (h *crashHost) points(verb string, do func() error) ([]string, error) {
 	if err := errors.Join(h.ask(verb, "trace", traceFile), do()); err != nil {
 		return nil, err
 	}
@@ -473,20 +478,25 @@ func (h *crashHost) points(verb string, do func() error) (map[int]string, error)
 	if err != nil {
 		return nil, err
 	}
-	first, _, _ := strings.Cut(string(text), "\n\n") // a later process counts anew
-	kinds, names := map[string][]int{}, strings.Split(strings.TrimSpace(first), "\n")
-	for i, name := range names {
-		kind := name
-		if first, rest, ok := strings.Cut(name, " "); ok && strings.HasPrefix(rest, "/") {
-			kind = first
+	kinds, order := map[string][]string{}, []string(nil)
+	for name := range strings.Lines(string(text)) {
+		name = strings.TrimSpace(name)
+		kind := pointKind(name)
+		if name == "" || slices.Contains(kinds[kind], name) {
+			continue
 		}
-		kinds[kind] = append(kinds[kind], i+1)
+		if verb == "prove" && kind == "again" {
+			continue // recovery always passes it; prove does where it is quicker than the shutdown that recovery began
+		}
+		if kinds[kind] == nil {
+			order = append(order, kind)
+		}
+		kinds[kind] = append(kinds[kind], name)
 	}
-	out := map[int]string{}
-	for _, at := range kinds {
-		for _, n := range []int{at[0], at[len(at)/2], at[len(at)-1]} {
-			out[n] = names[n-1]
-		}
+	var out []string
+	for _, kind := range order {
+		at := kinds[kind]
+		out = append(out, slices.Compact([]string{at[0], at[len(at)/2], at[len(at)-1]})...)
 	}
 	return out, h.askNothing()
 }
@@ -505,18 +515,24 @@ func TestPowerCutAtEveryPoint(t *testing.T) {
 func (h *crashHost) cutUpdates(ctx context.Context) {
 	h.t.Helper()
 	for _, verb := range []string{"apply", "recover", "prove"} {
-		h.everyPoint(verb, func() error { return h.moveTo(ctx, h.other()) }, func(n int) (string, error) {
-			return h.cutAt(ctx, verb, n, h.other())
+		h.everyPoint(verb, func() error { return h.moveTo(ctx, h.other()) }, func(point string) (string, error) {
+			return h.cutAt(ctx, verb, point, h.other())
 		})
 	}
 }
 
-// everyPoint finds the points of a verb while trace runs, and then cuts at one after the other. It ends the test with
-// the first cut that left something wrong: there is nothing to go on from.
-func (h *crashHost) everyPoint(verb string, trace func() error, cut func(n int) (point string, err error)) {
+// everyPoint finds the points of a verb while trace runs, and then cuts at one after the other: at those of the given
+// steps, at all without any. It ends the test with the first cut that left something wrong: there is nothing to go on
+// from.
+func (h *crashHost) everyPoint(verb string, trace func() error, cut func(point string) (string, error), steps ...string) {
 	h.t.Helper()
 	began := time.Now()
 	points, err := h.points(verb, trace)
+	if err == nil {
+		var of []string
+		of, err = pointsOf(h.kind.road(), steps...)
+		points = slices.DeleteFunc(points, func(name string) bool { return len(steps) > 0 && !slices.Contains(of, pointKind(name)) })
+	}
 	if err == nil && len(points) == 0 {
 		err = errors.New("no point is passed")
 	}
@@ -524,13 +540,13 @@ func (h *crashHost) everyPoint(verb string, trace func() error, cut func(n int) 
 		report(h.t, verb+" without a cut", err)
 		h.t.FailNow()
 	}
-	for i, n := range slices.Sorted(maps.Keys(points)) {
+	for i, name := range points {
 		if testing.Short() && i%4 != 0 {
 			continue
 		}
 		from := h.at
-		point, err := cut(n)
-		report(h.t, fmt.Sprintf("from %s, %s cut at point %d (%s)", from, verb, n, point), err)
+		_, err := cut(name)
+		report(h.t, fmt.Sprintf("from %s, %s cut at point %d (%s)", from, verb, i+1, name), err)
 		if err != nil {
 			h.t.FailNow()
 		}
@@ -538,11 +554,11 @@ func (h *crashHost) everyPoint(verb string, trace func() error, cut func(n int) 
 	h.t.Logf("%s: %d points in %v", verb, len(points), time.Since(began).Round(time.Second))
 }
 
-// cutAt cuts at a point of an update, which is a number or a name.
-func (h *crashHost) cutAt(ctx context.Context, verb string, n any, to string) (string, error) {
+// cutAt cuts at a point of an update.
+func (h *crashHost) cutAt(ctx context.Context, verb, at, to string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := h.ask(verb, "hang", n); err != nil {
+	if err := h.ask(verb, "hang", at); err != nil {
 		return "", err
 	}
 	h.start(ctx, h.docs[to])
@@ -563,10 +579,12 @@ func TestPowerCutOnTheWayBack(t *testing.T) {
 	defer cancel()
 	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
 	h.cutWaysBack(ctx, badDocument)
+	h.cutFallenBack(ctx)
 	h.cutTakenBack(ctx)
 }
 
-// cutWaysBack pulls the plug at the points of each verb of a way back. document returns a bad configuration.
+// cutWaysBack pulls the plug at the points of each verb of a way back. What leads there passes the points of an update.
+// document returns a bad configuration.
 func (h *crashHost) cutWaysBack(ctx context.Context, document func(n int) []byte) {
 	h.t.Helper()
 	w := &wayBack{crashHost: h, document: document}
@@ -577,12 +595,48 @@ func (h *crashHost) cutWaysBack(ctx context.Context, document func(n int) []byte
 			}
 			_, err := h.judge(ctx)
 			return err
-		}, func(n int) (string, error) { return w.cutAt(ctx, verb, n) })
+		}, func(point string) (string, error) { return w.cutAt(ctx, verb, point) }, "go back")
 	}
 	// After all that, the next update works.
 	if err := h.afterCut(ctx, h.other()); err != nil {
 		report(h.t, "the update after all ways back", err)
 	}
+}
+
+// cutFallenBack pulls the plug where the boot loader has booted the deployment before by itself, and recovery follows.
+func (h *crashHost) cutFallenBack(ctx context.Context) {
+	h.t.Helper()
+	w := &wayBack{crashHost: h, document: badDocument, bad: 1000}
+	for _, point := range sample("returning", "return", "default") {
+		report(h.t, "recover cut at "+point, w.cutFallback(ctx, point))
+	}
+}
+
+func (w *wayBack) cutFallback(ctx context.Context, point string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	w.bad++
+	if err := w.ask("recover", "hang", "prove"); err != nil {
+		return err
+	}
+	w.start(ctx, w.document(w.bad), "--verdict-timeout=2s")
+	if _, err := w.hit(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(w.PowerCut(), w.askNothing(), w.ask("recover", "hang", point), w.PowerOnFallback()); err != nil {
+		return err
+	}
+	if _, err := w.hit(ctx); err != nil {
+		return err
+	}
+	if err := w.cut(); err != nil {
+		return err
+	}
+	at, err := w.judge(ctx)
+	if err == nil && at != w.at {
+		err = fmt.Errorf("%w: it came back to %s", errTorn, at)
+	}
+	return err
 }
 
 // wayBack is a host that gets bad configurations.
@@ -593,14 +647,14 @@ type wayBack struct {
 }
 
 // fail applies a bad configuration, and asks for something as soon as that can only be about giving it up.
-func (w *wayBack) fail(ctx context.Context, verb, mode string, at any) error {
+func (w *wayBack) fail(ctx context.Context, verb, mode, at string) error {
 	w.bad++
 	w.start(ctx, w.document(w.bad), "--verdict-timeout=2s")
 	return errors.Join(w.proving(ctx), w.ask(verb, mode, at))
 }
 
-// cutAt cuts at a point of a way back, which is a number or a name.
-func (w *wayBack) cutAt(ctx context.Context, verb string, at any) (string, error) {
+// cutAt cuts at a point of a way back.
+func (w *wayBack) cutAt(ctx context.Context, verb, at string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := w.fail(ctx, verb, "hang", at); err != nil {

@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -46,8 +47,12 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(scratch)
 		code := m.Run()
+		err = cutPoints.missing(flag.Lookup("test.run").Value.String() == "" && !testing.Short())
+		if err != nil {
+			fmt.Fprintln(os.Stdout, err)
+		}
 		fmt.Fprintln(os.Stdout, &counted)
-		if code == 0 && counted.Bad() {
+		if code == 0 && (err != nil || counted.Bad()) {
 			return 1
 		}
 		return code

@@ -30,8 +30,8 @@ func (o *ordered) order(ctx context.Context, flags ...string) {
 
 func (o *ordered) id() string { return fmt.Sprintf("order-%d", o.orders) }
 
-// cutOrder orders a reboot and pulls the plug at a point, which is a number or a name.
-func (o *ordered) cutOrder(ctx context.Context, verb string, at any, flags ...string) (string, error) {
+// cutOrder orders a reboot and pulls the plug at a point.
+func (o *ordered) cutOrder(ctx context.Context, verb, at string, flags ...string) (string, error) {
 	if err := o.ask(verb, "hang", at); err != nil {
 		return "", err
 	}
@@ -81,10 +81,10 @@ func (h *crashHost) cutReboots(ctx context.Context) {
 				return strings.Contains(string(data), `"`+o.id()+`"`), err
 			})
 			return errors.Join(err, carriedOut(ctx))
-		}, func(n int) (string, error) {
+		}, func(point string) (string, error) {
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			point, err := o.cutOrder(ctx, verb, n)
+			point, err := o.cutOrder(ctx, verb, point)
 			if err == nil {
 				err = carriedOut(ctx)
 			}
@@ -94,7 +94,36 @@ func (h *crashHost) cutReboots(ctx context.Context) {
 	h.flags = append(h.flags, "--no-reboot")
 	point, err := h.cutAt(ctx, "apply", "left to people", h.other())
 	report(h.t, "apply cut at "+point, err)
+	for _, point := range sample("withdrawn", "dropped", "discard") {
+		if point != "discard" || h.kind == ofOSTree {
+			report(h.t, "apply cut at "+point, h.cutWithdrawal(ctx, point))
+		}
+	}
 	h.flags = h.flags[:len(h.flags)-1]
+}
+
+// cutWithdrawal pulls the plug where an update that has not booted is withdrawn in favour of what runs.
+func (h *crashHost) cutWithdrawal(ctx context.Context, point string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if res, exit, err := h.Apply(ctx, h.docs[h.other()], h.flags...); err != nil || res.Reboot != host.RebootNeeded {
+		return fmt.Errorf("committing without a reboot: exit %d, %w", exit, err)
+	}
+	if err := h.ask("apply", "hang", point); err != nil {
+		return err
+	}
+	h.start(ctx, h.docs[h.at])
+	if _, err := h.hit(ctx); err != nil {
+		return err
+	}
+	if err := h.cut(); err != nil { // which is a boot
+		return err
+	}
+	at, err := h.judge(ctx)
+	if err == nil && at != h.at {
+		err = fmt.Errorf("%w: %s was withdrawn, and the host is on it", errTorn, at)
+	}
+	return err
 }
 
 // failing has the kubelet of the next boot fail.

@@ -26,8 +26,8 @@ func TestPowerCutAtEveryPointWithATransientEtc(t *testing.T) {
 	defer cancel()
 	h := transientHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
 	h.toAndFro(ctx)
-	h.everyPoint("recover", func() error { return h.moveTo(ctx, h.other()) }, func(n int) (string, error) {
-		return h.cutAt(ctx, "recover", n, h.other())
+	h.everyPoint("recover", func() error { return h.moveTo(ctx, h.other()) }, func(point string) (string, error) {
+		return h.cutAt(ctx, "recover", point, h.other())
 	})
 	h.everyPoint("recover", func() error {
 		if err := h.Reboot(ctx); err != nil {
@@ -35,14 +35,14 @@ func TestPowerCutAtEveryPointWithATransientEtc(t *testing.T) {
 		}
 		_, err := h.judge(ctx)
 		return err
-	}, func(n int) (string, error) {
+	}, func(point string) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		if err := h.ask("recover", "hang", n); err != nil {
+		if err := h.ask("recover", "hang", point); err != nil {
 			return "", err
 		}
 		go func() { _ = h.Reboot(ctx) }()
-		point, err := h.hit(ctx)
+		_, err := h.hit(ctx)
 		if err == nil {
 			err = h.cut()
 		}
@@ -76,7 +76,7 @@ func TestPowerCutOfALiveChangeWithATransientEtc(t *testing.T) {
 	}
 	h.flags = []string{"--policy=/var/tmp/policy.yaml"}
 	h.takeBoth(ctx)
-	h.everyPoint("apply", func() error { return h.moveTo(ctx, h.other()) }, func(n int) (string, error) {
-		return h.cutAt(ctx, "apply", n, h.other())
+	h.everyPoint("apply", func() error { return h.moveTo(ctx, h.other()) }, func(point string) (string, error) {
+		return h.cutAt(ctx, "apply", point, h.other())
 	})
 }
