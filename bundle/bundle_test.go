@@ -4,10 +4,13 @@ package bundle
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -391,6 +394,54 @@ func TestADamagedBundleIsRefusedBeforeAnythingIsCopied(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), rel) || to.asked.Load() > 0 {
 				t.Errorf("%s %s: %v, and the registry was asked %d times", rel, what, err, to.asked.Load())
 			}
+		}
+	}
+}
+
+// endless is a blob that never ends.
+type endless struct{ read atomic.Int64 }
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.read.Add(int64(len(p)))
+	return len(p), nil
+}
+
+func TestARegistryThatLiesMakesNoBundle(t *testing.T) {
+	from := newSide(t)
+	image, other := from.push(t, "a:1"), from.push(t, "b:1")
+	behind, err := url.Parse("http://" + from.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, lie := range map[string]func(w http.ResponseWriter, r *http.Request, blob *endless) bool{
+		"another image": func(w http.ResponseWriter, r *http.Request, _ *endless) bool {
+			r.URL.Path = strings.Replace(r.URL.Path, "a/manifests/"+image, "b/manifests/"+other, 1)
+			return false
+		},
+		"endless blobs": func(w http.ResponseWriter, r *http.Request, blob *endless) bool {
+			if !strings.Contains(r.URL.Path, "/blobs/") {
+				return false
+			}
+			_, _ = io.Copy(w, blob)
+			return true
+		},
+	} {
+		var blob endless
+		forward := httputil.NewSingleHostReverseProxy(behind)
+		liar := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !lie(w, r, &blob) {
+				forward.ServeHTTP(w, r)
+			}
+		}))
+		t.Cleanup(liar.Close)
+		dir := filepath.Join(t.TempDir(), "bundle")
+		name := strings.TrimPrefix(liar.URL, "http://") + "/a@" + image
+		_, err := Save(t.Context(), dir, Contents{Images: []string{name}}, quiet)
+		if err == nil || !strings.Contains(err.Error(), "saving the image "+name) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := Read(dir); err == nil || blob.read.Load() > 64<<20 {
+			t.Errorf("%s: a list was written, or %d bytes were read", what, blob.read.Load())
 		}
 	}
 }
