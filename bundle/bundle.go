@@ -11,6 +11,7 @@
 package bundle
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -263,16 +264,23 @@ func parseName(text string) (name.Repository, string, error) {
 // signatureTag is the tag by which registries keep the signature of an image, as cosign has it.
 func signatureTag(manifest v1.Hash) string { return manifest.Algorithm + "-" + manifest.Hex + ".sig" }
 
-// at returns the repository of another registry that an image goes to: below the registry, under the path that the
-// image had in its own. A name without a host would be one of Docker Hub, and images and credentials would go there.
-func (p parsed) at(registry string) (name.Repository, error) {
+// CheckRegistry refuses what is neither a registry nor a path in one. A name without a host would be one of Docker Hub,
+// and images and credentials would go there.
+func CheckRegistry(registry string) error {
 	host, _, _ := strings.Cut(registry, "/")
 	if strings.Contains(registry, "://") || host != "localhost" && !strings.ContainsAny(host, ".:") {
-		return name.Repository{}, fmt.Errorf("registry %s: the name does not begin with a host: give one with a dot or a "+
-			"port and without a scheme, such as registry.of.yours or box:5000", registry)
+		return errors.New("the name does not begin with a host: give one with a dot or a port and without a scheme, " +
+			"such as registry.of.yours or box:5000")
 	}
+	_, err := name.NewRepository(path.Join(registry, "os"))
+	return err
+}
+
+// at returns the repository of another registry that an image goes to: below the registry, under the path that the
+// image had in its own.
+func (p parsed) at(registry string) (name.Repository, error) {
 	repository, err := name.NewRepository(path.Join(registry, p.repository.RepositoryStr()))
-	if err != nil {
+	if err := cmp.Or(CheckRegistry(registry), err); err != nil {
 		return name.Repository{}, fmt.Errorf("registry %s: %w", registry, err)
 	}
 	return repository, nil

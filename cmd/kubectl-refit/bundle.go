@@ -229,6 +229,9 @@ func neededRegistry(to string) error {
 	if to == "" {
 		return cli.Usagef("flag --registry: a registry that nodes reach is needed, such as registry.of.yours")
 	}
+	if err := bundle.CheckRegistry(to); err != nil {
+		return cli.Usagef("flag --registry: %s: %w", to, err)
+	}
 	return nil
 }
 

@@ -37,3 +37,16 @@ func TestABundleAndTheFilesThatItIsMadeOfLieApart(t *testing.T) {
 		}
 	}
 }
+
+func TestARegistryThatIsNoneIsAUsageError(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"load", "mirrors"} {
+		for _, registry := range []string{"", "mirror", "https://registry.of.yours", "registry.of.yours/Upper"} {
+			var stdout, stderr bytes.Buffer
+			code := run(t.Context(), []string{"bundle", command, t.TempDir(), "--registry", registry}, &stdout, &stderr)
+			if code != cli.ExitUsage || !strings.Contains(stderr.String(), "flag --registry: ") {
+				t.Errorf("bundle %s --registry %q exits with %d: %s", command, registry, code, stderr.String())
+			}
+		}
+	}
+}
