@@ -17,20 +17,23 @@ import (
 //go:embed kustomize/base/objects kustomize/base/namespace.yaml kustomize/pools/pools.yaml
 //go:embed kustomize/templates/controllerconfig.yaml kustomize/page/rbac-page.yaml kustomize/server/rbac-server.yaml
 //go:embed kustomize/monitoring/podmonitor.yaml kustomize/monitoring/prometheusrule.yaml
+//go:embed kustomize/monitoring/network-monitoring.yaml kustomize/server/network-server.yaml
 //go:embed packages/postremove.sh packages/state.sh
 var embedded embed.FS
 
 // linked says where each link of the chart leads, below kustomize; a folder stands for all files in it. The link crds
 // is not among them: the definitions are api.CRDs.
 var linked = map[string]string{
-	"templates/objects":           "base/objects",
-	"files/namespace.yaml":        "base/namespace.yaml",
-	"files/pools.yaml":            "pools/pools.yaml",
-	"files/controllerconfig.yaml": "templates/controllerconfig.yaml",
-	"files/podmonitor.yaml":       "monitoring/podmonitor.yaml",
-	"files/prometheusrule.yaml":   "monitoring/prometheusrule.yaml",
-	"files/rbac-page.yaml":        "page/rbac-page.yaml",
-	"files/rbac-server.yaml":      "server/rbac-server.yaml",
+	"templates/objects":             "base/objects",
+	"files/namespace.yaml":          "base/namespace.yaml",
+	"files/pools.yaml":              "pools/pools.yaml",
+	"files/controllerconfig.yaml":   "templates/controllerconfig.yaml",
+	"files/network-monitoring.yaml": "monitoring/network-monitoring.yaml",
+	"files/network-server.yaml":     "server/network-server.yaml",
+	"files/podmonitor.yaml":         "monitoring/podmonitor.yaml",
+	"files/prometheusrule.yaml":     "monitoring/prometheusrule.yaml",
+	"files/rbac-page.yaml":          "page/rbac-page.yaml",
+	"files/rbac-server.yaml":        "server/rbac-server.yaml",
 }
 
 // Chart returns the files of the chart but the definitions, by their paths in the chart.
