@@ -110,8 +110,8 @@ func referable(res types.Resource) (*Reference, error) {
 	case u.User != nil || slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.matchString):
 		return nil, errors.New("source: credentials in a URL can be read by everybody who reads the document; leave them out")
 	case hash == "":
-		return nil, errors.New("source: contents at a URL need a verification.hash: sha512- or sha256-, and the hex digits " +
-			"of the contents after decompression")
+		return nil, errors.New("source: contents must be in the document itself, or have a verification.hash: sha512- or " +
+			"sha256-, and the hex digits of the contents after decompression")
 	}
 	if len(res.HTTPHeaders) > 0 {
 		return nil, errors.New("httpHeaders: a node sends none for the contents of a file; leave them out")

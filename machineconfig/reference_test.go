@@ -29,7 +29,7 @@ func TestContentsAtAnotherPlaceNeedAHash(t *testing.T) {
 		{"a compressed one", "/opt/a", `{"source":"https://files.example/a","compression":"gzip",` + hash + `}`, ""},
 		{"an image", "/opt/a", `{"source":"oci://registry.example:5000/tools/a@` + digest + `"}`, ""},
 		{"an image with a hash", "/opt/a", `{"source":"oci://registry.example/a@` + digest + `",` + hash + `}`, ""},
-		{"no hash", "/opt/a", `{"source":"https://files.example/a"}`, "contents.source (/opt/a): contents at a URL need a verification.hash"},
+		{"no hash", "/opt/a", `{"source":"https://files.example/a"}`, "contents.source (/opt/a): contents must be in the document itself, or have a verification.hash"},
 		{"half a hash", "/opt/a", `{"source":"https://files.example/a","verification":{"hash":"sha256-aa"}}`, "contents.verification.hash"},
 		{"an unknown hash", "/opt/a", `{"source":"https://files.example/a","verification":{"hash":"md5-aa"}}`, "contents.verification.hash"},
 		{"no TLS", "/opt/a", `{"source":"http://files.example/a",` + hash + `}`, `not at "http:"`},
