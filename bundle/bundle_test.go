@@ -414,7 +414,7 @@ func TestARegistryThatLiesMakesNoBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, lie := range map[string]func(w http.ResponseWriter, r *http.Request, blob *endless) bool{
-		"another image": func(w http.ResponseWriter, r *http.Request, _ *endless) bool {
+		"another image": func(_ http.ResponseWriter, r *http.Request, _ *endless) bool {
 			r.URL.Path = strings.Replace(r.URL.Path, "a/manifests/"+image, "b/manifests/"+other, 1)
 			return false
 		},
@@ -435,9 +435,9 @@ func TestARegistryThatLiesMakesNoBundle(t *testing.T) {
 		}))
 		t.Cleanup(liar.Close)
 		dir := filepath.Join(t.TempDir(), "bundle")
-		name := strings.TrimPrefix(liar.URL, "http://") + "/a@" + image
-		_, err := Save(t.Context(), dir, Contents{Images: []string{name}}, quiet)
-		if err == nil || !strings.Contains(err.Error(), "saving the image "+name) {
+		at := strings.TrimPrefix(liar.URL, "http://") + "/a@" + image
+		_, err := Save(t.Context(), dir, Contents{Images: []string{at}}, quiet)
+		if err == nil || !strings.Contains(err.Error(), "saving the image "+at) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if _, err := Read(dir); err == nil || blob.read.Load() > 64<<20 {
