@@ -406,3 +406,26 @@ func TestSweepLeavesWhatConfigurationsHave(t *testing.T) {
 		t.Error("the file at its path does not count")
 	}
 }
+
+// A file that is mapped must not be cut: the kernel would end the process. So a user's own file is never taken.
+func TestAFileThatOtherUsersCanChangeIsNotTakenForContents(t *testing.T) {
+	data := []byte("tool")
+	for _, exposed := range []bool{false, true} {
+		s := newStore(t)
+		if err := s.Root.MkdirAll("/opt", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(s.Root.Path(), "opt/tool"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if exposed {
+			if err := os.Chmod(filepath.Join(s.Root.Path(), "opt"), 0o777); err != nil { //nolint:gosec // the attack
+				t.Fatal(err)
+			}
+		}
+		filled := s.Fill(config(machineconfig.Reference{Source: "https://x/tool", Hash: sha(data)}))
+		if taken := filled.Files[0].Contents != nil; taken == exposed {
+			t.Errorf("others can change the file: %t, and it was taken: %t", exposed, taken)
+		}
+	}
+}

@@ -50,7 +50,7 @@ func Lacking(cfg *machineconfig.Config) (out []machineconfig.File) {
 }
 
 // Fill returns the configuration with all contents that are kept. A file without them is left as it is, unless the file
-// that the host has at its path has these very contents.
+// that the host has at its path has these very contents, and only root can change them.
 func (s *Store) Fill(cfg *machineconfig.Config) *machineconfig.Config {
 	referring := func(f machineconfig.File) bool { return f.Reference != nil && f.Contents == nil }
 	if cfg == nil || !slices.ContainsFunc(cfg.Files, referring) {
@@ -65,6 +65,10 @@ func (s *Store) Fill(cfg *machineconfig.Config) *machineconfig.Config {
 		}
 		data, err := s.bytes(f.Reference)
 		if err != nil {
+			// Whoever cuts a file that is mapped ends the process.
+			if s.Root.Exposed(f.Path) != "" {
+				continue
+			}
 			if data, err = s.Root.Map(f.Path); err != nil || !f.Reference.Is(data) {
 				continue
 			}

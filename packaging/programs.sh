@@ -20,8 +20,8 @@ dir=$1
 shift
 
 # The program of the host is copied to every node and starts in every boot, so it is built for size: without inlining,
-# but for the project's own code and the runtime. This takes a tenth of its bytes. The program speaks no HTTP, which a
-# library brings along: its second version is left out.
+# but for the project's own code and the runtime. This takes a tenth of its bytes. The program speaks HTTP only to fetch
+# contents, one after the other: HTTP/2 is left out.
 small=(-gcflags='all=-l' -gcflags='github.com/noderefit/...=' -gcflags='runtime/...=')
 
 # tell says every few seconds how far a compilation is, and passes on what else the go command says.
