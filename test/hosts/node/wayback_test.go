@@ -234,7 +234,7 @@ func TestWhatShutsTheAgentOutCanBeTakenAwayAgain(t *testing.T) {
 	}
 	boots := n.Boots()
 	a := head(ctx, t, n, "apply", "--config", doc, "--name", "a")
-	down := strings.Contains(a.Error, "connecting to the system bus") || strings.Contains(a.Error, "the host is going down")
+	down := a.goingDown()
 	if a.Error != "" && !down {
 		t.Fatalf("%+v", a)
 	}
