@@ -276,7 +276,7 @@ func TestSavingTouchesNothingThatIsOfNoBundle(t *testing.T) {
 	save(t, saved, one)
 	for what, c := range map[string]struct{ begin, remove, link, to, want string }{
 		"a layout of another tool": {saved, listName, "", "", "has no bundle.json"},
-		"somebody's files":         {"", "", "", "", "has no bundle.json"},
+		"files without a list":     {"", "", "", "", "has no bundle.json"},
 		"blobs that lead away":     {saved, "", "blobs/other", "away", "neither a file nor a directory"},
 		"a list that leads away":   {saved, "", unfinished, "away/precious", "neither a file nor a directory"},
 		"a blob that leads away":   {saved, "", "blobs/sha256/x", "away/precious", "neither a file nor a directory"},
@@ -509,7 +509,7 @@ func TestWhatIsNoBundleIsRefusedByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Save(t.Context(), dir, Contents{}, quiet); err == nil || !strings.Contains(err.Error(), "thesis.txt, which is of no bundle") {
-		t.Errorf("saving into somebody's directory: %v", err)
+		t.Errorf("saving into a directory with other files: %v", err)
 	}
 	twice := filepath.Join(t.TempDir(), "b")
 	save(t, twice, Contents{Images: []string{from.host + "/a/os:1", other.host + "/a/os:1"}})

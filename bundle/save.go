@@ -67,6 +67,9 @@ func Save(ctx context.Context, dir string, contents Contents, say Say) (*List, e
 	if err != nil {
 		return nil, err
 	}
+	if err := flush(filepath.Join(dir, "blobs")); err != nil {
+		return nil, fmt.Errorf("making the bundle %s durable: %w", dir, err)
+	}
 	return list, writeFile(filepath.Join(dir, listName), append(data, '\n'))
 }
 
@@ -231,6 +234,26 @@ func writeFiles(dir string, files map[string][]byte) ([]File, error) {
 		all = append(all, f)
 	}
 	return all, nil
+}
+
+// flush makes all files below a directory durable. A power cut after the list would otherwise leave a list of blobs
+// that are not whole.
+func flush(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(at string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		f, err := root.OpenFile(at, os.O_RDWR, 0) // Windows flushes only what can be written
+		if err != nil {
+			return err
+		}
+		return cmp.Or(f.Sync(), f.Close())
+	})
 }
 
 // writeFile writes a file that is there whole or not at all.

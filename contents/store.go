@@ -65,7 +65,7 @@ func (s *Store) Fill(cfg *machineconfig.Config) *machineconfig.Config {
 		}
 		data, err := s.bytes(f.Reference)
 		if err != nil {
-			// Whoever cuts a file that is mapped ends the process.
+			// The kernel ends a process whose mapped file is cut. So users must not be able to cut the file.
 			if s.Root.Exposed(f.Path) != "" {
 				continue
 			}

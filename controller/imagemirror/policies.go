@@ -139,8 +139,8 @@ func (o *origin) identity(p *configv1.PolicyIdentity) map[string]any {
 	return nil
 }
 
-// contradict notes an error in the policies of the cluster that demand a signature of images that the Image lets nobody
-// pull, and in the Image.
+// contradict notes an error in each policy of the cluster that demands signatures of images which the Image does not
+// allow, and in the Image.
 func contradict(origins []*origin) {
 	i := slices.IndexFunc(origins, func(o *origin) bool { return o.settings != nil && o.err == nil })
 	if i < 0 {
