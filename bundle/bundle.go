@@ -64,15 +64,22 @@ func (c *Contents) Add(mc *mcfgv1.MachineConfig) error {
 	return nil
 }
 
+const label = `[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?` // of a host's name
+
 // These match the osImageURLs of container images. The package osimage reads all of them, but is of Linux alone, and
-// people have the plugin on macOS and Windows too.
+// people have the plugin on macOS and Windows too. A fuzz target compares the two.
 var (
 	withScheme = regexp.MustCompile(`^ostree-(?:image|unverified|remote)[a-z-]*:`)
 	inRegistry = regexp.MustCompile(`^ostree-(?:unverified-registry:|remote-registry:[^:]+:|` +
 		`(?:unverified-image|image-signed|remote-image:[^:]+):(?:registry:|docker://))(.+)$`)
-	withHost = regexp.MustCompile(`@|^(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|\[[0-9A-Fa-f:]+\]|` +
-		`(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5})/`)
+	hostName = regexp.MustCompile(`^(?:` + label + `(?:\.` + label + `)*|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?$`)
 )
+
+// hasHost reports whether a reference without a scheme begins with the host of a registry.
+func hasHost(url string) bool {
+	host, _, hasPath := strings.Cut(url, "/")
+	return hasPath && hostName.MatchString(host) && (host == "localhost" || strings.ContainsAny(host, ".:"))
+}
 
 // registryImage returns the image of a registry that an osImageURL names, and "" for an OS that no registry has. With a
 // digest the image has no tag.
@@ -84,7 +91,7 @@ func registryImage(url string) string {
 			return ""
 		}
 		image = parts[1]
-	} else if !withHost.MatchString(url) {
+	} else if !strings.Contains(url, "@") && !hasHost(url) {
 		return ""
 	}
 	repository, digest, has := strings.Cut(image, "@")
