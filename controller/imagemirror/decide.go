@@ -116,7 +116,11 @@ func merge(origins []*origin, w *source.World) decision {
 		on, err := runtimes[p.Name], unknown[p.Name]
 		var mc *mcfgv1.MachineConfig
 		if err == nil {
-			mc, err = forPool(p, asks, on, w, origins)
+			asks, mc, err = forTenants(p, asks, on, w, origins)
+		}
+		if asks.none() {
+			made[name] = false
+			continue
 		}
 		for _, o := range origins {
 			if err != nil {
@@ -140,6 +144,41 @@ func merge(origins []*origin, w *source.World) decision {
 		}
 	}
 	return out
+}
+
+// forTenants makes the MachineConfig of a pool. Where the pool can't have what is asked for because of tenants, their
+// objects are told, and the MachineConfig is made of the rest, which is returned too.
+func forTenants(
+	p *mcfgv1.MachineConfigPool, asks *want, on source.Runtime, w *source.World, origins []*origin,
+) (*want, *mcfgv1.MachineConfig, error) {
+	mc, err := forPool(p, asks, on, w, origins)
+	if err == nil {
+		return asks, mc, nil
+	}
+	var rest, tenants []counted
+	for _, c := range asks.counts {
+		if c.Demand != nil && c.Demand.Namespace != "" {
+			tenants = append(tenants, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	if _, without := forPool(p, wanted(rest), on, w, origins); len(tenants) == 0 || without != nil {
+		return asks, nil, err
+	}
+	// Policies of namespaces don't depend on each other, so what the pool can have one by one, it can have together.
+	kept := slices.Clone(rest)
+	for _, c := range tenants {
+		if _, err := forPool(p, wanted(slices.Concat(rest, []counted{c})), on, w, origins); err == nil {
+			kept = append(kept, c)
+			continue
+		} else if i := slices.IndexFunc(origins, func(o *origin) bool { return o.String() == c.Object }); i >= 0 {
+			origins[i].fail(p.Name, err)
+		}
+	}
+	asks = wanted(kept)
+	mc, err = forPool(p, asks, on, w, origins)
+	return asks, mc, err
 }
 
 // noteAtMost is the size of what is noted of accepted objects, in bytes. The API takes 256 KiB of annotations. Without

@@ -71,6 +71,40 @@ func TestATenantsMistakeHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+// What the pool's MachineConfigs bring can be in the way of one namespace, or of all.
+func TestATenantsDemandThatAPoolCantMeetHoldsNothingUp(t *testing.T) {
+	for _, c := range []struct {
+		what, config, path, contents string
+		others                       bool // whether another namespace gets its policy
+	}{
+		{"the file of the namespace", "50-a", "/etc/crio/policies/shop.json", "{}", true},
+		{"the same file, later", "99-z", "/etc/crio/policies/shop.json", "{}", true},
+		{"where the signatures are", "50-a", "/etc/containers/registries.d/a.yaml", "docker: {quay.io/shop: {}}", true},
+		{"a policy.json that can't be read", "50-a", registries.PolicyPath, "none", false},
+		{"a later policy.json", "99-z", registries.PolicyPath, `{"default":[{"type":"reject"}]}`, false},
+	} {
+		w := &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker", "worker")}}
+		w.Configs = append(w.Configs, config(t, c.config, "worker", c.path, c.contents))
+		mirror, shop := icsp("m", "quay.io", "m.example"), imagePolicy("shop", "p", goodKey, "quay.io/shop")
+		other := imagePolicy("other", "p", goodKey, "quay.io/other")
+		out := decide([]*origin{shop, mirror, other}, w, "v1")
+		if names(out.write) != "worker" || mirror.unmade() || shop.pools["worker"] == nil || other.unmade() == c.others {
+			t.Errorf("%s: wrote %q, mirror %v, shop %v, other %v", c.what, names(out.write), mirror.pools, shop.pools, other.pools)
+			continue
+		}
+		if !strings.Contains(out.text(t, registries.Path), "m.example") || out.text(t, "/etc/crio/policies/shop.json") != "" ||
+			(out.text(t, "/etc/crio/policies/other.json") != "") != c.others {
+			t.Errorf("%s: made %s", c.what, out.write[0].Spec.Config.Raw)
+		}
+		// With nothing left that counts, nothing is kept.
+		w.Configs = append(w.Configs, out.write[0])
+		out = decide([]*origin{imagePolicy("shop", "p", goodKey, "quay.io/shop")}, w, "v1")
+		if names(out.write) != "" || names(out.remove) != "worker" {
+			t.Errorf("%s: without the mirror, wrote %q and removed %q", c.what, names(out.write), names(out.remove))
+		}
+	}
+}
+
 func TestAWrongPolicyDemandsWhatItDemandedBefore(t *testing.T) {
 	w := &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker", "worker")}}
 	before := decide([]*origin{clusterImagePolicy("c", goodKey, "quay.io/os"), imagePolicy("shop", "p", goodKey, "quay.io/shop")}, w, "v1")
