@@ -104,8 +104,9 @@ func (p *Policy) change(scope string, to func([]Requirement) []Requirement) {
 }
 
 // Restrict has the policy reject what comes from a blocked scope, and all that does not come from an allowed one if any
-// is allowed. A demand of a signature stays within both. The error names the first scope that the policy permits, and
-// that the restriction is to close.
+// is allowed. The policy accepts nothing that it did not accept before: a demand of a signature stays, and so does the
+// default of the policy for each allowed scope. The error names the first scope about which policy and restriction say
+// opposite things.
 func (p *Policy) Restrict(allowed, blocked []string) error {
 	for _, scope := range p.permitted() {
 		if i := slices.IndexFunc(blocked, func(b string) bool { return within(scope, b) }); i >= 0 {
@@ -117,8 +118,21 @@ func (p *Policy) Restrict(allowed, blocked []string) error {
 				scope)
 		}
 	}
+	// A scope that has a demand already, itself or by a scope around it, keeps that demand: an entry of its own would be
+	// the one that counts.
+	held := slices.DeleteFunc(slices.Collect(maps.Keys(p.Transports[docker])), func(s string) bool { return s == "" })
+	was := p.unlisted()
+	for _, scope := range allowed {
+		if WithinAny(scope, held) {
+			continue
+		}
+		if rejects(was) {
+			return fmt.Errorf("rejects images of %s, which is allowed: write the scope into the file, or do not allow it", scope)
+		}
+		p.change(scope, func([]Requirement) []Requirement { return slices.Clone(was) })
+	}
+	closed := []Requirement{{"type": reject}}
 	if len(allowed) > 0 {
-		closed := []Requirement{{"type": reject}}
 		p.Default = closed
 		for _, transport := range []string{docker, atomic} {
 			if _, has := p.Transports[transport][""]; has {
@@ -126,18 +140,18 @@ func (p *Policy) Restrict(allowed, blocked []string) error {
 			}
 		}
 	}
-	// A scope that has a demand already, itself or by a scope around it, keeps that demand: an entry of its own would be
-	// the one that counts, and would accept anything.
-	held := slices.DeleteFunc(slices.Collect(maps.Keys(p.Transports[docker])), func(s string) bool { return s == "" })
-	for _, scope := range allowed {
-		if !WithinAny(scope, held) {
-			p.change(scope, func([]Requirement) []Requirement { return []Requirement{{"type": anything}} })
-		}
-	}
 	for _, scope := range blocked {
-		p.change(scope, func([]Requirement) []Requirement { return []Requirement{{"type": reject}} })
+		p.change(scope, func([]Requirement) []Requirement { return closed })
 	}
 	return nil
+}
+
+// unlisted returns what counts for the images of a registry that has no scope in the policy.
+func (p *Policy) unlisted() []Requirement {
+	if all, has := p.Transports[docker][""]; has {
+		return all
+	}
+	return p.Default
 }
 
 // permitted returns the scopes of registries of which the policy does not reject every image, in order.
@@ -158,10 +172,7 @@ func rejects(list []Requirement) bool {
 // Demands returns the scope that demands something of the images of a scope, which may be the scope itself, and ""
 // where the policy accepts anything. The scope of the policy's default is "the default".
 func (p *Policy) Demands(scope string) string {
-	of, list := "", p.Default
-	if all, has := p.Transports[docker][""]; has {
-		list = all
-	}
+	of, list := "", p.unlisted()
 	for s, is := range p.Transports[docker] {
 		if s != "" && within(scope, s) && len(s) > len(of) {
 			of, list = s, is

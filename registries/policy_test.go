@@ -52,7 +52,15 @@ func TestARestrictionNeverOpensWhatWasClosed(t *testing.T) {
 		{"a demand of the same registry", `{"default":` + signed + `,"transports":{"docker":{"a.example":` + signed + `}}}`,
 			[]string{"a.example", "a.example/x"}, nil, map[string]string{"a.example/x": "a.example"}, ""},
 		{"a part that is rejected", `{"default":` + signed + `,"transports":{"docker":{"a.example/x":[{"type":"reject"}]}}}`,
-			[]string{"a.example"}, nil, map[string]string{"a.example/x/y": "a.example/x", "a.example/z": ""}, ""},
+			[]string{"a.example"}, nil, map[string]string{"a.example/x/y": "a.example/x", "a.example/z": "a.example"}, ""},
+		{"a demand of the default", `{"default":` + signed + `}`, []string{"a.example", "b.example/x"}, nil,
+			map[string]string{"a.example/x": "a.example", "b.example/x": "b.example/x", "b.example": "the default"}, ""},
+		{"a demand of a transport's default", `{"default":[{"type":"insecureAcceptAnything"}],"transports":{"docker":{"":` +
+			signed + `}}}`, []string{"a.example"}, nil, map[string]string{"a.example/x": "a.example"}, ""},
+		{"allowed, and rejected by default", `{"default":[{"type":"reject"}]}`, []string{"a.example"}, nil, nil,
+			"rejects images of a.example, which is allowed"},
+		{"allowed, and permitted beside a rejection", `{"default":[{"type":"reject"}],"transports":{"docker":{"a.example":` +
+			signed + `}}}`, []string{"a.example", "a.example/x"}, nil, map[string]string{"a.example/x": "a.example"}, ""},
 		{"more than is allowed", `{"default":` + signed + `,"transports":{"docker":{"a.example":` + signed + `}}}`,
 			[]string{"a.example/x"}, nil, nil, "permits images of a.example, which is not within an allowed registry"},
 		{"a part of what is blocked", `{"default":` + signed + `,"transports":{"docker":{"a.example/x":` + signed + `}}}`,
