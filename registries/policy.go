@@ -173,9 +173,10 @@ func rejects(list []Requirement) bool {
 // where the policy accepts anything. The scope of the policy's default is "the default".
 func (p *Policy) Demands(scope string) string {
 	of, list := "", p.unlisted()
-	for s, is := range p.Transports[docker] {
-		if s != "" && within(scope, s) && len(s) > len(of) {
-			of, list = s, is
+	for _, s := range slices.Sorted(maps.Keys(p.Transports[docker])) {
+		// Of a wildcard and a host that are equally long the host counts, which sorts behind the wildcard.
+		if s != "" && within(scope, s) && len(s) >= len(of) {
+			of, list = s, p.Transports[docker][s]
 		}
 	}
 	if slices.ContainsFunc(list, func(r Requirement) bool { return r["type"] != anything }) {

@@ -90,6 +90,22 @@ func TestARestrictionNeverOpensWhatWasClosed(t *testing.T) {
 	}
 }
 
+// The two scopes are equally long.
+func TestAHostCountsBeforeItsWildcard(t *testing.T) {
+	t.Parallel()
+	p, err := ParsePolicy(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Require("*.example.com", Requirement{"type": "signedBy"})
+	p.Transports[docker]["a.example.com"] = []Requirement{{"type": anything}}
+	for range 100 {
+		if by := p.Demands("a.example.com/x"); by != "" {
+			t.Fatalf("%s counts", by)
+		}
+	}
+}
+
 func TestTheOlderTransportHasOnlyTheScopesThatItCanRead(t *testing.T) {
 	t.Parallel()
 	p, err := ParsePolicy(nil)
