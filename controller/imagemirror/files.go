@@ -74,14 +74,16 @@ func forPool(
 	if m.beneath, err = around.Beneath(p.Name); err != nil {
 		return nil, err
 	}
-	if m.whole, err = around.Whole(p.Name); err != nil {
-		m.whole = m.beneath // the pool reports a later MachineConfig that can't be read
-	}
 	if err := m.registries(on); err != nil {
 		return nil, err
 	}
-	if err := m.signatures(on, origins); err != nil {
-		return nil, err
+	if len(asks.settings.Allowed)+len(asks.settings.Blocked) > 0 || asks.demands() {
+		if m.whole, err = around.Whole(p.Name); err != nil {
+			m.whole = m.beneath // the pool reports a later MachineConfig that can't be read
+		}
+		if err := m.signatures(on, origins); err != nil {
+			return nil, err
+		}
 	}
 	var paths []string
 	for _, f := range m.files {
@@ -155,9 +157,6 @@ func (m *making) registries(on source.Runtime) error {
 // signatures makes the files that say which images are accepted.
 func (m *making) signatures(on source.Runtime, origins []*origin) error {
 	s := m.settings
-	if len(s.Allowed)+len(s.Blocked) == 0 && !m.demands() {
-		return nil
-	}
 	was := source.Contents(m.beneath, registries.PolicyPath)
 	if was != nil {
 		if _, err := osimage.ParsePolicy(registries.PolicyPath, was); err != nil {
