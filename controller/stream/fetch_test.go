@@ -186,6 +186,14 @@ func TestVersionsThatStayCostOneRequest(t *testing.T) {
 	if next := offered(t, newFetcher(), q); next.Releases[2].Images["amd64"] == o.Releases[0].Images["amd64"] {
 		t.Error("the digest of another repository's image counts")
 	}
+	q.listed[2].Images = map[string]string{"amd64": s.host() + "/a/os@sha256:" + strings.Repeat("0", 64)}
+	if next := offered(t, newFetcher(), q); next.Releases[2].Images["amd64"] == o.Releases[2].Images["amd64"] {
+		t.Errorf("the registry no longer has the image of the status, and the release is %+v", next.Releases[2])
+	}
+	s.change(func() { s.away = true })
+	if next, err := newFetcher().offer(t.Context(), q); err == nil {
+		t.Errorf("the registry is away, and offers %+v", next)
+	}
 }
 
 func TestAnImageThatMakesNoSenseIsBounded(t *testing.T) {

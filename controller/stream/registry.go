@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/registries"
@@ -109,21 +111,47 @@ func (r *registry) versions(ctx context.Context, q question) (*releases.Offer, e
 	}
 	out := &releases.Offer{}
 	for _, tag := range chosen {
-		digest := cmp.Or(r.digests[repository+":"+tag], q.digestOf(repository, tag))
-		if digest == "" {
-			if digest, err = r.resolve(ctx, q.mirrors, repository, tag); err != nil {
-				return nil, err
-			}
-		}
-		found, err := r.look(ctx, q.mirrors, repository, digest)
+		found, err := r.version(ctx, q, repository, tag)
 		if err != nil {
 			return nil, err
 		}
-		r.digests[repository+":"+tag] = digest
 		found.Version = tag
 		out.Releases = append(out.Releases, found)
 	}
 	return out, nil
+}
+
+// version returns what a version's tag named when it was first read, or what it names now if that image is gone.
+func (r *registry) version(ctx context.Context, q question, repository, tag string) (releases.Release, error) {
+	key := repository + ":" + tag
+	if digest := cmp.Or(r.digests[key], q.digestOf(repository, tag)); digest != "" {
+		found, err := r.look(ctx, q.mirrors, repository, digest)
+		if err == nil {
+			r.digests[key] = digest
+		}
+		if !gone(err) {
+			return found, err
+		}
+	}
+	digest, err := r.resolve(ctx, q.mirrors, repository, tag)
+	if err != nil {
+		return releases.Release{}, err
+	}
+	found, err := r.look(ctx, q.mirrors, repository, digest)
+	if err == nil {
+		r.digests[key] = digest
+	}
+	return found, err
+}
+
+// gone reports whether each place that was asked has answered that it has no such image.
+func gone(err error) bool {
+	var several interface{ Unwrap() []error }
+	if errors.As(err, &several) {
+		return !slices.ContainsFunc(several.Unwrap(), func(one error) bool { return !gone(one) })
+	}
+	var refused *transport.Error
+	return errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound
 }
 
 // digestOf returns the digest that a version's tag had when the status was written.
