@@ -330,7 +330,11 @@ func TestTheLayerOfAnImageIsFetched(t *testing.T) {
 		{name: "without a login", source: host + "/tools/kubelet@" + one, demand: "Basic", says: "demands credentials"},
 		{name: "with a token that is refused", source: host + "/tools/kubelet@" + one, demand: "Bearer", says: "403"},
 		{name: "from a mirror", source: "quay.example/tools/kubelet@" + one, conf: mirror("")},
-		{name: "from a blocked place", source: "quay.example/tools/kubelet@" + one, conf: mirror("blocked=true"), says: "blocked"},
+		{name: "from the mirror of a blocked place", source: "quay.example/tools/kubelet@" + one, conf: mirror("blocked=true")},
+		{name: "from a blocked place", source: "quay.example/tools/kubelet@" + one,
+			conf: "[[registry]]\nlocation=\"quay.example\"\nblocked=true\n", says: "quay.example/tools/kubelet is blocked"},
+		{name: "from a blocked mirror", source: "quay.example/tools/kubelet@" + one,
+			conf: mirror("blocked=true") + "[[registry]]\nlocation=\"" + host + "/tools\"\nblocked=true\n", says: "is blocked"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			store := newStore(t)
