@@ -536,7 +536,10 @@ func TestMirrorsHaveNodesPullFromTheRegistryOfTheBundle(t *testing.T) {
 	list := &List{Images: []Image{
 		{Name: "quay.io/os/node@" + sum, Digest: sum},
 		{Name: "quay.io/os/extensions:v1", Digest: sum},
-		{Name: "registry.of.yours/noderefit/machine-config-daemon:v1", Digest: sum},
+		{Name: "registry.of.yours/same:v1", Digest: sum},
+		{Name: "registry.example/noderefit/machine-config-daemon:v1", Digest: sum},
+		{Name: "registry.example/noderefit/machine-config-controller:v1", Digest: sum},
+		{Name: "registry.example/noderefit/machine-config-server:v1", Digest: sum},
 	}}
 	got, err := list.Mirrors("registry.of.yours")
 	if err != nil {
@@ -549,12 +552,10 @@ metadata:
   name: noderefit-bundle
 spec:
   imageDigestMirrors:
-  - mirrorSourcePolicy: NeverContactSource
-    mirrors:
+  - mirrors:
     - registry.of.yours/os/extensions
     source: quay.io/os/extensions
-  - mirrorSourcePolicy: NeverContactSource
-    mirrors:
+  - mirrors:
     - registry.of.yours/os/node
     source: quay.io/os/node
 ---
@@ -564,8 +565,7 @@ metadata:
   name: noderefit-bundle
 spec:
   imageTagMirrors:
-  - mirrorSourcePolicy: NeverContactSource
-    mirrors:
+  - mirrors:
     - registry.of.yours/os/extensions
     source: quay.io/os/extensions
 `

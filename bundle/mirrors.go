@@ -5,18 +5,26 @@ package bundle
 import (
 	"bytes"
 	"maps"
+	"path"
 	"slices"
 
 	configv1 "github.com/openshift/api/config/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/api"
 )
 
 // mirrorsName is the name of the objects that Mirrors makes.
 const mirrorsName = "noderefit-bundle"
 
+// own are the names of Noderefit's images.
+var own = []string{api.Daemon, api.Controller, api.Server}
+
 // Mirrors returns the objects by which nodes pull the images of a bundle from the registry that they were loaded into,
 // as YAML: an ImageDigestMirrorSet for all repositories, and an ImageTagMirrorSet for those with an image that a tag
-// names. The repositories' own registries are not asked.
+// names. The result is empty if no image needs a mirror. The images of Noderefit need none: an installation names their
+// registry. There is no mirrorSourcePolicy: NeverContactSource drains nodes, and containerd can't have that policy for a
+// part of a registry.
 func (l *List) Mirrors(registry string) ([]byte, error) {
 	digests, tags := map[string]string{}, map[string]string{}
 	for _, image := range l.Images {
@@ -29,8 +37,8 @@ func (l *List) Mirrors(registry string) ([]byte, error) {
 			return nil, err
 		}
 		source, mirror := nodesName(p.repository), nodesName(at)
-		if source == mirror {
-			continue // loaded into the registry that it is from
+		if source == mirror || slices.Contains(own, path.Base(source)) {
+			continue
 		}
 		digests[source] = mirror
 		if p.tag != "" {
@@ -49,7 +57,6 @@ func (l *List) Mirrors(registry string) ([]byte, error) {
 		for _, source := range slices.Sorted(maps.Keys(set.from)) {
 			mirrors = append(mirrors, configv1.ImageDigestMirrors{
 				Source: source, Mirrors: []configv1.ImageMirror{configv1.ImageMirror(set.from[source])},
-				MirrorSourcePolicy: configv1.NeverContactSource,
 			})
 		}
 		if len(mirrors) == 0 {

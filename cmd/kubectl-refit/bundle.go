@@ -183,11 +183,15 @@ stopped is given again, and copies what is not there yet.`,
 }
 
 func loadedText(w io.Writer, list *bundle.List, dir, to string) error {
-	_, err := fmt.Fprintf(w, "loaded %d images into %s. Next:\n", len(list.Images), to)
+	mirrors, err := list.Mirrors(to)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "loaded %d images into %s. Next:\n", len(list.Images), to)
 	if own := list.Registry(to); own != "" && err == nil {
 		_, err = fmt.Fprintf(w, "  kubectl refit install --registry %s\n", own)
 	}
-	if err == nil {
+	if len(mirrors) > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "  kubectl refit bundle mirrors %s --registry %s | kubectl apply -f -\n", dir, to)
 	}
 	return err

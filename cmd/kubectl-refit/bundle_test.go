@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/noderefit/noderefit/bundle"
 	"github.com/noderefit/noderefit/cli"
 )
 
@@ -47,6 +48,24 @@ func TestARegistryThatIsNoneIsAUsageError(t *testing.T) {
 			if code != cli.ExitUsage || !strings.Contains(stderr.String(), "flag --registry: ") {
 				t.Errorf("bundle %s --registry %q exits with %d: %s", command, registry, code, stderr.String())
 			}
+		}
+	}
+}
+
+// kubectl refuses to apply nothing.
+func TestALoadedBundleNamesTheMirrorsThatThereAre(t *testing.T) {
+	t.Parallel()
+	sum := "sha256:" + strings.Repeat("0", 64)
+	list := &bundle.List{Images: []bundle.Image{{Name: "registry.example/x/machine-config-daemon:v1", Digest: sum}}}
+	for _, some := range []bool{false, true} {
+		if some {
+			list.Images = append(list.Images, bundle.Image{Name: "quay.io/os/node@" + sum, Digest: sum})
+		}
+		var out bytes.Buffer
+		if err := loadedText(&out, list, "b", "registry.of.yours"); err != nil ||
+			!strings.Contains(out.String(), "install --registry registry.of.yours/x\n") ||
+			strings.Contains(out.String(), "bundle mirrors b") != some {
+			t.Errorf("%s%v", out.String(), err)
 		}
 	}
 }
