@@ -23,8 +23,8 @@ var own = []string{api.Daemon, api.Controller, api.Server}
 // Mirrors returns the objects by which nodes pull the images of a bundle from the registry that they were loaded into,
 // as YAML: an ImageDigestMirrorSet for all repositories, and an ImageTagMirrorSet for those with an image that a tag
 // names. The result is empty if no image needs a mirror. The images of Noderefit need none: an installation names their
-// registry. There is no mirrorSourcePolicy: NeverContactSource drains nodes, and containerd can't have that policy for a
-// part of a registry.
+// registry. There is no mirrorSourcePolicy: NeverContactSource drains nodes, and containerd can't have that policy for
+// a part of a registry.
 func (l *List) Mirrors(registry string) ([]byte, error) {
 	digests, tags := map[string]string{}, map[string]string{}
 	for _, image := range l.Images {

@@ -201,8 +201,8 @@ func (r *reconciler) warn(o *origin, text string) {
 	r.events.Eventf(o.object, nil, corev1.EventTypeWarning, eventUnmade, "Make", "%s", text)
 }
 
-// aside sends an event about what has no effect of an object that counts otherwise and has no conditions, once for each
-// text.
+// aside sends an event about the part of an object that has no effect while the rest counts, once for each text.
+// Objects with conditions get no event.
 func (r *reconciler) aside(o *origin) {
 	text := ""
 	if o.beside != nil && o.demand == nil {

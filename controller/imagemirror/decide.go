@@ -146,8 +146,8 @@ func merge(origins []*origin, w *source.World) decision {
 	return out
 }
 
-// forTenants makes the MachineConfig of a pool. Where the pool can't have what is asked for because of tenants, their
-// objects are told, and the MachineConfig is made of the rest, which is returned too.
+// forTenants makes the MachineConfig of a pool. If the demands of tenants are what the pool can't have, their objects
+// get the error. The MachineConfig is made of the rest then, which forTenants returns too.
 func forTenants(
 	p *mcfgv1.MachineConfigPool, asks *want, on source.Runtime, w *source.World, origins []*origin,
 ) (*want, *mcfgv1.MachineConfig, error) {

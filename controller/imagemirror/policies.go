@@ -20,7 +20,8 @@ import (
 // that namespace.
 const namespacedDir = "/etc/crio/policies"
 
-// demand is the signature that a policy demands of the images of scopes. What was accepted is noted in the same form.
+// demand is the signature that a policy demands of the images of scopes. The note of accepted objects has the
+// same form.
 type demand struct {
 	// Namespace is empty for a demand of all namespaces.
 	Namespace   string                 `json:"namespace,omitempty"`

@@ -57,7 +57,7 @@ func (o *origin) String() string {
 	return o.kind + "/" + o.object.GetName()
 }
 
-// tenant reports whether the object is one that people may make who administrate a namespace alone.
+// tenant reports whether an administrator of a single namespace may make the object.
 func (o *origin) tenant() bool { return o.kind == kindPolicy }
 
 // rule is one entry of an object.

@@ -17,7 +17,7 @@ import (
 // imageName is the name of the only Image that counts, as in OpenShift.
 const imageName, theImage = "cluster", "Image/cluster"
 
-// settings is what an Image asks for. What was accepted is noted in the same form.
+// settings are the lists of an Image. The note of accepted objects has the same form.
 type settings struct {
 	Insecure []string `json:"insecure,omitempty"`
 	Blocked  []string `json:"blocked,omitempty"`
@@ -27,7 +27,7 @@ type settings struct {
 
 const registrySources = "spec.registrySources."
 
-// settingsOf reads an Image. Its other fields are about what OpenShift's image registry and image streams do.
+// settingsOf reads an Image. The other fields are about OpenShift's image registry and image streams.
 func settingsOf(o *configv1.Image) *origin {
 	out := &origin{object: o, kind: "Image"}
 	if o.Name != imageName {
@@ -96,8 +96,8 @@ func (s *settings) closed(scope string) string {
 	return ""
 }
 
-// inexpressible returns what of the settings containerd can't do. It has settings of whole registries alone, and none
-// that is about all others.
+// inexpressible returns an error for each setting that containerd lacks. containerd has settings of whole registries
+// alone, and no setting for all other registries.
 func (s *settings) inexpressible() error {
 	var errs []error
 	wrong := func(field string, i int, format string, args ...any) {
