@@ -632,11 +632,7 @@ func (w *wayBack) cutFallback(ctx context.Context, point string) error {
 	if err := w.cut(); err != nil {
 		return err
 	}
-	at, err := w.judge(ctx)
-	if err == nil && at != w.at {
-		err = fmt.Errorf("%w: it came back to %s", errTorn, at)
-	}
-	return err
+	return w.stays(ctx)
 }
 
 // wayBack is a host that gets bad configurations.
@@ -670,14 +666,19 @@ func (w *wayBack) cutAt(ctx context.Context, verb, at string) (string, error) {
 	return point, err
 }
 
+// stays holds a host to the configuration that it had before.
+func (h *crashHost) stays(ctx context.Context) error {
+	at, err := h.judge(ctx)
+	if err == nil && at != h.at {
+		err = fmt.Errorf("%w: the host is on %s, and was on %s", errTorn, at, h.at)
+	}
+	return err
+}
+
 // cameBack holds a host to being where it was before a bad configuration, and to knowing that it was bad.
 func (h *crashHost) cameBack(ctx context.Context, bad string) error {
-	at, err := h.judge(ctx)
-	if err != nil {
+	if err := h.stays(ctx); err != nil {
 		return err
-	}
-	if at != h.at {
-		return fmt.Errorf("%w: it came back to %s", errTorn, at)
 	}
 	s, err := h.Status(ctx)
 	if err != nil {

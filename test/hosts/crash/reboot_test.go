@@ -52,15 +52,6 @@ func (o *ordered) end(ctx context.Context) (*host.Status, error) {
 	return s, nil
 }
 
-// stays holds the host to the configuration that it had before.
-func (o *ordered) stays(ctx context.Context) error {
-	at, err := o.judge(ctx)
-	if err == nil && at != o.at {
-		err = fmt.Errorf("%w: it came back to %s", errTorn, at)
-	}
-	return err
-}
-
 // cutReboots pulls the plug at the points of an ordered reboot after which the host is healthy, and where the reboot of
 // an update is left to people.
 func (h *crashHost) cutReboots(ctx context.Context) {
@@ -119,11 +110,7 @@ func (h *crashHost) cutWithdrawal(ctx context.Context, point string) error {
 	if err := h.cut(); err != nil { // which is a boot
 		return err
 	}
-	at, err := h.judge(ctx)
-	if err == nil && at != h.at {
-		err = fmt.Errorf("%w: %s was withdrawn, and the host is on it", errTorn, at)
-	}
-	return err
+	return h.stays(ctx)
 }
 
 // failing has the kubelet of the next boot fail.
@@ -135,27 +122,27 @@ const healed = "rm -f /etc/kubernetes/kubelet.conf; systemctl reset-failed kubel
 // cutUnhealthy pulls the plug where a host that is not healthy after its reboot has nothing to go back to.
 func (h *crashHost) cutUnhealthy(ctx context.Context) {
 	h.t.Helper()
-	o := &ordered{crashHost: h}
-	point, err := func() (string, error) {
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		if err := h.shell(ctx, failing); err != nil {
-			return "", err
-		}
-		point, err := o.cutOrder(ctx, "prove", "unhealthy", "--verdict-timeout=2s")
-		if err != nil {
-			return point, err
-		}
-		s, err := o.end(ctx)
-		if err != nil {
-			return point, err
-		}
-		if s.State != transaction.Degraded || !strings.Contains(s.Rebooted.Failed, "kubelet") || s.Rebooted.TakenBack {
-			err = fmt.Errorf("%w: after a reboot without a kubelet the host says %s: %s, %+v", errLost, s.State, s.Reason, s.Rebooted)
-		}
-		return point, errors.Join(err, h.shell(ctx, healed), h.moveTo(ctx, h.at), o.stays(ctx))
-	}()
-	report(h.t, "prove cut at "+point, err)
+	const point = "unhealthy"
+	report(h.t, "prove cut at "+point, (&ordered{crashHost: h}).cutWithoutKubelet(ctx, point))
+}
+
+func (o *ordered) cutWithoutKubelet(ctx context.Context, point string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := o.shell(ctx, failing); err != nil {
+		return err
+	}
+	if _, err := o.cutOrder(ctx, "prove", point, "--verdict-timeout=2s"); err != nil {
+		return err
+	}
+	s, err := o.end(ctx)
+	if err != nil {
+		return err
+	}
+	if s.State != transaction.Degraded || !strings.Contains(s.Rebooted.Failed, "kubelet") || s.Rebooted.TakenBack {
+		err = fmt.Errorf("%w: after a reboot without a kubelet the host says %s: %s, %+v", errLost, s.State, s.Reason, s.Rebooted)
+	}
+	return errors.Join(err, o.shell(ctx, healed), o.moveTo(ctx, o.at), o.stays(ctx))
 }
 
 // shell runs a script on the host.
@@ -186,7 +173,7 @@ func (o *ordered) cutForeign(ctx context.Context, verb, at, branch string) (stri
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := o.shell(ctx, failing+"\nostree commit --repo=/ostree/repo --bootable --no-bindings --branch="+branch+
-		" --subject="+branch+" --tree=ref="+lab.RefV1+"\nostree admin deploy --os=testos "+branch+
+		" --subject="+branch+" --tree=ref="+lab.RefV1+"\nostree admin deploy --os="+lab.OS+" "+branch+
 		"\nrm /etc/kubernetes/kubelet.conf")
 	if err != nil {
 		return "", err
