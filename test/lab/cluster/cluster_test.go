@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -227,6 +228,23 @@ func TestTheAPIServerComesBackWithWhatItHad(t *testing.T) {
 	}
 	if created != 1 {
 		t.Errorf("the log of %d requests has %d that created a node, want 1", len(requests), created)
+	}
+}
+
+func TestAControlPlaneThatCannotBePreparedIsStopped(t *testing.T) {
+	Need(t)
+	var unprepared *Cluster
+	s := &Suite{Lent: 1, dir: t.TempDir(), free: make(chan *Cluster, 1)}
+	s.Prepare = func(_ context.Context, c *Cluster) error {
+		unprepared = c
+		return os.ErrPermission
+	}
+	if c, err := s.lend(t.Context()); c != nil || !errors.Is(err, os.ErrPermission) {
+		t.Errorf("a control plane: %t, %v", c != nil, err)
+	}
+	if version, err := unprepared.Client.Discovery().ServerVersion(); err == nil {
+		t.Errorf("an API server of %s runs on", version)
+		_ = unprepared.Stop()
 	}
 }
 

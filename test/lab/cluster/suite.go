@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -78,7 +77,7 @@ func (s *Suite) Dir() string { return s.dir }
 func (s *Suite) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	Need(t)
-	s.once.Do(func() { s.cluster, s.err = s.start(t.Context(), "cluster") })
+	s.once.Do(func() { s.cluster, s.err = s.start(t.Context()) })
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
@@ -111,23 +110,30 @@ func (s *Suite) lend(ctx context.Context) (*Cluster, error) {
 	if len(s.borrowed) == s.Lent {
 		return <-s.free, nil
 	}
-	c, err := s.start(ctx, fmt.Sprintf("cluster-%d", len(s.borrowed)))
+	c, err := s.start(ctx)
 	if err == nil {
 		s.borrowed = append(s.borrowed, c)
 	}
 	return c, err
 }
 
-// start starts a control plane, which outlives the test that asks first.
-func (s *Suite) start(ctx context.Context, name string) (*Cluster, error) {
+// start starts a control plane, which outlives the test that asks first. Where Prepare fails, start stops the control
+// plane: the suite has not noted it.
+func (s *Suite) start(ctx context.Context) (*Cluster, error) {
 	options := s.Options
-	options.Dir = filepath.Join(s.dir, name)
+	var err error
+	if options.Dir, err = os.MkdirTemp(s.dir, "cluster-"); err != nil {
+		return nil, err
+	}
 	ctx = context.WithoutCancel(ctx)
 	c, err := Start(ctx, options)
-	if err == nil && s.Prepare != nil {
-		err = s.Prepare(ctx, c)
+	if err != nil || s.Prepare == nil {
+		return c, err
 	}
-	return c, err
+	if err := s.Prepare(ctx, c); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
 }
 
 // UntilTheEnd returns a context that ends before go test's own limit. So a test has the time to report what it was
