@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/test/lab/cluster"
 )
 
 func (l *lab) readNode(name string) progress.Node {
@@ -45,15 +47,42 @@ spec:
 	return path
 }
 
+// atRest makes a pool with one MachineConfig, and the pool's node NAME-1. Both have the configuration that it returns.
+func (l *lab) atRest(pool string) (source *mcfgv1.MachineConfig, now string) {
+	l.t.Helper()
+	source = l.config(pool, "50-"+pool, "/etc/"+pool, "1")
+	l.source(source)
+	now = l.render(pool, source)
+	l.pool(pool, now, now, nil)
+	l.node(pool+"-1", pool, now, now, api.Done, nil)
+	return source, now
+}
+
+// ordered waits for the order to try a configuration.
+func (l *lab) ordered(node string) (order *api.Trial) {
+	l.t.Helper()
+	cluster.Until(l.ctx, l.t, node+" is ordered to try a configuration", func() (bool, any) {
+		n := l.readNode(node)
+		order = n.Trial
+		return order != nil, n
+	})
+	return order
+}
+
+// tried has a node say what became of an order that has just begun.
+func (l *lab) tried(node, from string, order *api.Trial, change func(*api.Tried)) {
+	l.t.Helper()
+	said := api.Tried{Config: order.Config, From: from, Ordered: order.Since, Begun: time.Now().UTC().Truncate(time.Second)}
+	change(&said)
+	l.annotate(node, map[string]string{api.TriedKey: api.Encode(said)})
+}
+
+func proved(said *api.Tried) { said.Proved = said.Begun }
+
 func TestANodeIsAskedToTryWhatAFileMakesOfItsPool(t *testing.T) {
 	l := newLab(t)
-	source := l.config("tries", "50-tries", "/etc/tries", "1")
-	l.source(source)
-	now := l.render("tries", source)
-	l.pool("tries", now, now, nil)
-	for _, name := range []string{"tries-1", "tries-2"} {
-		l.node(name, "tries", now, now, api.Done, nil)
-	}
+	_, now := l.atRest("tries")
+	l.node("tries-2", "tries", now, now, api.Done, nil)
 	file := l.tunes("tries", "60-tuned", "vm.swappiness%3D10")
 	said := l.refit("try", "-f", file, "--node", "tries-1", "--why", "is the latency better?").ok(t).stdout
 	l.golden("try.txt", said)
@@ -81,11 +110,7 @@ func TestANodeIsAskedToTryWhatAFileMakesOfItsPool(t *testing.T) {
 
 func TestOrdersToTryThatCanNotBeGivenAreRefused(t *testing.T) {
 	l := newLab(t)
-	source := l.config("untried", "50-untried", "/etc/untried", "1")
-	l.source(source)
-	now := l.render("untried", source)
-	l.pool("untried", now, now, nil)
-	l.node("untried-1", "untried", now, now, api.Done, nil)
+	_, now := l.atRest("untried")
 	l.node("untried-2", "stray", now, now, api.Done, nil)
 	l.node("untried-3", "untried", now, now, api.Done, func(n *corev1.Node) {
 		n.Annotations[api.HoldKey] = api.Encode(api.NodeHold{By: "ann", Why: "mine"})
@@ -123,11 +148,7 @@ spec:
 
 func TestWhatANodeKeepsIsHandedToThePool(t *testing.T) {
 	l := newLab(t)
-	source := l.config("keeps", "50-keeps", "/etc/keeps", "1")
-	l.source(source)
-	now := l.render("keeps", source)
-	l.pool("keeps", now, now, nil)
-	l.node("keeps-1", "keeps", now, now, api.Done, nil)
+	source, now := l.atRest("keeps")
 	file := l.tunes("keeps", "60-keeps", "a")
 	r, done := l.start("try", "-f", file, "--node", "keeps-1", "--keep")
 	order := l.ordered("keeps-1")
@@ -135,10 +156,7 @@ func TestWhatANodeKeepsIsHandedToThePool(t *testing.T) {
 	if _, err := configs.Get(l.ctx, "60-keeps", metav1.GetOptions{}); err == nil {
 		t.Error("the pool has the document before the node has proved it")
 	}
-	begun := time.Now().UTC().Truncate(time.Second)
-	l.annotate("keeps-1", map[string]string{api.TriedKey: api.Encode(api.Tried{
-		Config: order.Config, From: now, Ordered: order.Since, Begun: begun, Proved: begun,
-	})})
+	l.tried("keeps-1", now, order, proved)
 	<-done
 	l.golden("try-keep.txt", r.ok(t).stdout)
 	made, err := configs.Get(l.ctx, "60-keeps", metav1.GetOptions{})
@@ -150,55 +168,30 @@ func TestWhatANodeKeepsIsHandedToThePool(t *testing.T) {
 
 func TestNothingIsHandedOverWhereTheTrialFails(t *testing.T) {
 	l := newLab(t)
-	source := l.config("fails", "50-fails", "/etc/fails", "1")
-	l.source(source)
-	now := l.render("fails", source)
-	l.pool("fails", now, now, nil)
-	l.node("fails-1", "fails", now, now, api.Done, nil)
+	_, now := l.atRest("fails")
 	r, done := l.start("try", "-f", l.tunes("fails", "60-fails", "a"), "--node", "fails-1", "--keep")
 	order := l.ordered("fails-1")
-	begun := time.Now().UTC().Truncate(time.Second)
-	l.annotate("fails-1", map[string]string{api.TriedKey: api.Encode(api.Tried{
-		Config: order.Config, From: now, Ordered: order.Since, Begun: begun, Ended: begun, Because: "it failed: kubelet is down",
-	})})
+	l.tried("fails-1", now, order, func(said *api.Tried) {
+		said.Ended, said.Because = said.Begun, "it failed: kubelet is down"
+	})
 	<-done
 	r.fails(t, 1, "nothing was handed to pool fails", "kubelet is down")
 }
 
-// A MachineConfig that somebody has written meanwhile is theirs, also before the pool has it.
+// A MachineConfig that was written meanwhile stays as it is, also before the pool has it.
 func TestNothingIsHandedOverWhereTheMachineConfigsAreOthers(t *testing.T) {
 	l := newLab(t)
-	source := l.config("moves", "50-moves", "/etc/moves", "1")
-	l.source(source)
-	now := l.render("moves", source)
-	l.pool("moves", now, now, nil)
-	l.node("moves-1", "moves", now, now, api.Done, nil)
+	_, now := l.atRest("moves")
 	r, done := l.start("try", "-f", l.tunes("moves", "60-moves", "a"), "--node", "moves-1", "--keep")
 	order := l.ordered("moves-1")
 	l.source(l.config("moves", "60-moves", "/etc/sysctl.d/90-tuned.conf", "theirs"))
 	configs := l.MachineConfigs.MachineconfigurationV1().MachineConfigs()
 	theirs, err := configs.Get(l.ctx, "60-moves", metav1.GetOptions{})
 	l.must(err)
-	begun := time.Now().UTC().Truncate(time.Second)
-	l.annotate("moves-1", map[string]string{api.TriedKey: api.Encode(api.Tried{
-		Config: order.Config, From: now, Ordered: order.Since, Begun: begun, Proved: begun,
-	})})
+	l.tried("moves-1", now, order, proved)
 	<-done
 	r.fails(t, 1, "nothing was handed to pool moves", "the MachineConfigs of the pool have changed", "try again")
 	if is, err := configs.Get(l.ctx, "60-moves", metav1.GetOptions{}); err != nil || is.ResourceVersion != theirs.ResourceVersion {
 		t.Errorf("60-moves was written over: %+v, %v", is, err)
-	}
-}
-
-// ordered waits for the order to try a configuration.
-func (l *lab) ordered(node string) *api.Trial {
-	l.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		if order := l.readNode(node).Trial; order != nil {
-			return order
-		}
-		if time.Now().After(deadline) {
-			l.t.Fatal("no order was given")
-		}
 	}
 }
