@@ -14,14 +14,9 @@ import (
 	"github.com/noderefit/noderefit/test/lab/fleet"
 )
 
-// gatedPolicy asks whether somebody said of the canary that it passed its smoke test.
-const gatedPolicy = `apiVersion: noderefit.dev/v1alpha1
-kind: RolloutPolicy
-metadata:
-  name: gated
-spec:
-  pools: [worker]
-  stages:
+// canaryStages begins the stages of a policy: the canary goes first, and the gate smoke opens when the canary has the
+// label smoke=passed.
+const canaryStages = `  stages:
   - name: canary
     nodeSelector:
       matchLabels: {canary: "true"}
@@ -33,7 +28,16 @@ spec:
         labelSelector:
           matchLabels: {canary: "true"}
         expression: objects.size() == 1 && objects.all(n, n.metadata.?labels[?'smoke'].orValue('') == 'passed')
-      deadlineSeconds: 15
+`
+
+// gatedPolicy takes the rollout back where the gate of the canary does not open.
+const gatedPolicy = `apiVersion: noderefit.dev/v1alpha1
+kind: RolloutPolicy
+metadata:
+  name: gated
+spec:
+  pools: [worker]
+` + canaryStages + `      deadlineSeconds: 15
       onDeadline: RollBack
 `
 

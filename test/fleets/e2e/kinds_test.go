@@ -229,19 +229,7 @@ spec:
   rebootWindows:
     open:
     - {from: %s, until: %s}
-  stages:
-  - name: canary
-    nodeSelector:
-      matchLabels: {canary: "true"}
-    gates:
-    - name: smoke
-      cel:
-        apiVersion: v1
-        kind: Node
-        labelSelector:
-          matchLabels: {canary: "true"}
-        expression: objects.all(n, n.metadata.?labels[?'smoke'].orValue('') == 'passed')
-`
+` + canaryStages
 
 // window returns the policy with a window of two hours.
 func window(opens time.Time) string {
