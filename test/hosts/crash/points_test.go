@@ -5,7 +5,6 @@ package crash
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -51,7 +50,7 @@ var elsewhere = map[transaction.Road]map[string]string{
 		"again":        earlyBoot,
 		"etc recorded": theStagedRoad,
 		"etc staged":   theStagedRoad,
-		"fallback":     "the default is a deployment of somebody else",
+		"fallback":     "the default is a deployment of another program",
 		"left out":     changesMeanwhile,
 		"loader PATH":  ofPackages,
 		"reread":       earlyBoot,
@@ -87,11 +86,25 @@ var elsewhere = map[transaction.Road]map[string]string{
 const (
 	aDeployment      = "needs deployments, or a boot loader that counts their boots"
 	aLiveChange      = "a change without a boot: on trees, and test/hosts/node"
-	changesMeanwhile = "a path that somebody changes while it is staged"
+	changesMeanwhile = "a path that is changed while it is staged"
 	earlyBoot        = "early boot reads the /etc of the new deployment"
 	ofPackages       = "hosts without ostree"
 	theStagedRoad    = "the staged road: test/hosts/osupdate"
 )
+
+func TestThePointsThatAreNotCutAreInTheTableOfSteps(t *testing.T) {
+	for road, except := range elsewhere {
+		known, err := pointsOf(road)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for point := range except {
+			if !slices.Contains(known, point) {
+				t.Errorf("%s: the table of steps in docs/architecture.md has no point %q", road, point)
+			}
+		}
+	}
+}
 
 // pointKind returns the name of a fault point as the table of steps has it.
 func pointKind(name string) string {
@@ -134,7 +147,10 @@ func (p *points) missing(all bool) error {
 	p.Lock()
 	defer p.Unlock()
 	var errs []error
-	for _, k := range slices.Sorted(maps.Keys(p.cut)) {
+	for _, k := range []kind{ofOSTree, ofGRUB, ofEntries} {
+		if p.cut[k] == nil && (!all || os.Getenv("LAB") != "require") {
+			continue // no test of this kind has run, or the lab cannot run here
+		}
 		want, err := pointsOf(k.road())
 		if err != nil {
 			return err

@@ -151,7 +151,7 @@ func (h *crashHost) shell(ctx context.Context, script string) error {
 	return err
 }
 
-// cutTakenBack pulls the plug where a deployment of somebody else is taken back.
+// cutTakenBack pulls the plug where a deployment of another program is taken back.
 func (h *crashHost) cutTakenBack(ctx context.Context) {
 	h.t.Helper()
 	o := &ordered{crashHost: h}
@@ -168,7 +168,7 @@ func (h *crashHost) cutTakenBack(ctx context.Context) {
 	}
 }
 
-// cutForeign has the host reboot into a deployment of somebody else whose kubelet fails.
+// cutForeign has the host reboot into a deployment of another program whose kubelet fails.
 func (o *ordered) cutForeign(ctx context.Context, verb, at, branch string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
