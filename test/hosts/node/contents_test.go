@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha512"
-	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -95,9 +94,10 @@ func (s *shelf) stall() (end func()) {
 
 // at returns the contents of a file on the shelf, as a configuration refers to them.
 func (s *shelf) at(name string, data []byte) string {
-	sum := sha512.Sum512(data)
-	return fmt.Sprintf(`{"source":"%s/%s","verification":{"hash":"sha512-%s"}}`, s.URL, name, hex.EncodeToString(sum[:]))
+	return fmt.Sprintf(`{"source":"%s/%s","verification":{"hash":%q}}`, s.URL, name, hashOf(data))
 }
+
+func hashOf(data []byte) string { return fmt.Sprintf("sha512-%x", sha512.Sum512(data)) }
 
 // referring returns a configuration of files by their contents, as JSON.
 func referring(files map[string]string, more ...string) string {
@@ -134,11 +134,19 @@ func refused(ctx context.Context, t *testing.T, n *Node, doc []byte, exit int, s
 	}
 }
 
-// pause ends after a moment, and with ctx.
-func pause(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(50 * time.Millisecond):
+// until waits for a condition, whose second result says what holds instead.
+func until(ctx context.Context, t *testing.T, what string, condition func() (done bool, instead any)) {
+	t.Helper()
+	for {
+		done, instead := condition()
+		if done {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waiting until %s: %v; instead: %v", what, context.Cause(ctx), instead)
+		case <-time.After(poll):
+		}
 	}
 }
 
@@ -161,7 +169,9 @@ func TestContentsByReferenceReachAHost(t *testing.T) {
 		t.Fatal(out)
 	}
 	refused(ctx, t, n, mc("a", both), host.ExitFailed, s.URL+"/t", "no space left on device")
-	shell(ctx, t, n, "umount "+keptContents)
+	if out, exit := shell(ctx, t, n, "umount "+keptContents); exit != 0 {
+		t.Fatal(out)
+	}
 
 	// A plan names the reference.
 	path, err := n.Document("a.json", mc("a", both))
@@ -177,22 +187,18 @@ func TestContentsByReferenceReachAHost(t *testing.T) {
 	if _, errs, exit, err := n.Agent(ctx, "stage", "--config", path); err != nil || exit != 0 {
 		t.Fatalf("%d %s %v", exit, errs, err)
 	}
-	shell(ctx, t, n, "rm -r "+keptContents)
+	if out, exit := shell(ctx, t, n, "rm -r "+keptContents); exit != 0 {
+		t.Fatal(out)
+	}
 	s.asked()
 	end := s.stall()
 	defer end()
 	go func() { _, _, _, _ = n.Agent(ctx, "stage", "--config", path) }()
 	half := int64(len(tool) / 2)
-	for {
-		found, _ := os.Stat(n.HostPath(keptContents) + "/.part-" + strings.Split(strings.Split(s.at("tool", tool), `hash":"`)[1], `"`)[0])
-		if found != nil && found.Size() == half {
-			break
-		}
-		if ctx.Err() != nil {
-			t.Fatal("half of the file did not come")
-		}
-		pause(ctx)
-	}
+	until(ctx, t, "half of the file is there", func() (bool, any) {
+		found, err := os.Stat(n.HostPath(keptContents) + "/.part-" + hashOf(tool))
+		return err == nil && found.Size() == half, err
+	})
 	shell(ctx, t, n, "sync") // what was written is on the disk by now
 	if err := n.PowerCut(); err != nil {
 		t.Fatal(err)
@@ -216,7 +222,7 @@ func TestContentsByReferenceReachAHost(t *testing.T) {
 	}
 	verified(ctx, t, n)
 
-	// Another configuration shares what is kept, drift is written back from there, and what nobody has goes.
+	// Another configuration shares the kept contents, drift is written back from there, and contents without a user go.
 	apply(ctx, t, n, mc("b", strings.Replace(both, "/etc/testos/tool", "/etc/testos/other", 1)))
 	if st, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || st.Config.Committed != "b" {
 		t.Fatalf("%+v %v", st, err)
@@ -234,14 +240,9 @@ func TestContentsByReferenceReachAHost(t *testing.T) {
 			t.Fatalf("%+v %v", st, err)
 		}
 	}
-	for { // the clean-up follows the verdict
+	// The clean-up follows the verdict.
+	until(ctx, t, "no contents are kept", func() (bool, any) {
 		left, err := os.ReadDir(n.HostPath(keptContents))
-		if err == nil && len(left) == 0 {
-			return
-		}
-		if err != nil || ctx.Err() != nil {
-			t.Fatalf("left behind: %v %v", left, err)
-		}
-		pause(ctx)
-	}
+		return err == nil && len(left) == 0, fmt.Sprint(left, err)
+	})
 }
