@@ -601,15 +601,11 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 	})
 }
 
-// publicKey is one that an image policy can have, as the API has it.
-const publicKey = "LS0tLS1CRUdJTiBQVUJMSUMgS0VZLS0tLS0KTUZrd0V3WUhLb1pJemowQ0FRWUlLb1pJemowREFRY0RRZ0FFeWtlU014VUE2ZnVoQktCaktpS0" +
-	"VzVEZOV3hvKwpmMU1mZDhia3BlRTNReWpyejlXbXNXZkh5QVBtYTQ3ZjllZEhzSVZiSTRvaXJvbCtobVVaaXJrVU1BPT0KLS0tLS1FTkQgUFVCTElDIEtFWS0tLS0tCg=="
-
 // What MachineConfigs are made of is people's: the controller notes what became of it.
 func TestTheControllerNotesWhatBecameOfWhatMachineConfigsAreMadeOf(t *testing.T) {
 	c := installed(t)
 	const group = "/apis/machineconfiguration.openshift.io/v1/"
-	const signed = `{"scopes":["a.example"],"policy":{"rootOfTrust":{"policyType":"PublicKey","publicKey":{"keyData":"` + publicKey + `"}}}}`
+	const signed = `{"scopes":["a.example"],"policy":{"rootOfTrust":{"policyType":"PublicKey","publicKey":{"keyData":"` + cluster.PublicKey + `"}}}}`
 	sources := map[string]string{ // paths of objects, each with a spec
 		"/apis/config.openshift.io/v1/imagedigestmirrorsets":              "{}",
 		"/apis/config.openshift.io/v1/imagetagmirrorsets":                 "{}",

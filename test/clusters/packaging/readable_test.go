@@ -242,7 +242,7 @@ func withGaps(name string, gaps ...gap) map[string]any {
 	case "ClusterImagePolicy", "ImagePolicy":
 		spec["scopes"] = []any{"a.example"}
 		spec["policy"] = map[string]any{"rootOfTrust": map[string]any{
-			"policyType": "PublicKey", "publicKey": map[string]any{"keyData": publicKey},
+			"policyType": "PublicKey", "publicKey": map[string]any{"keyData": cluster.PublicKey},
 		}}
 	}
 	for _, g := range gaps {

@@ -124,10 +124,6 @@ spec:
   registrySources: {insecureRegistries: [mirror.example]}
 `
 
-// publicKey is one that a policy can have, as the API has it.
-const publicKey = "LS0tLS1CRUdJTiBQVUJMSUMgS0VZLS0tLS0KTUZrd0V3WUhLb1pJemowQ0FRWUlLb1pJemowREFRY0RRZ0FFeWtlU014VUE2ZnVoQktCaktpS0" +
-	"VzVEZOV3hvKwpmMU1mZDhia3BlRTNReWpyejlXbXNXZkh5QVBtYTQ3ZjllZEhzSVZiSTRvaXJvbCtobVVaaXJrVU1BPT0KLS0tLS1FTkQgUFVCTElDIEtFWS0tLS0tCg=="
-
 // A first boot is final: what a machine is given before there is a cluster has the name that the cluster gives the same
 // documents, byte for byte, so the node's first act there is none.
 func TestRenderGivesTheNamesThatTheClusterGives(t *testing.T) {

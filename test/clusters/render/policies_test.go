@@ -24,7 +24,7 @@ import (
 	"github.com/noderefit/noderefit/test/lab/cluster"
 )
 
-// applied waits until a policy says that it is applied, or that it is not and why, with these words.
+// applied waits until a policy says that the policy is applied, or is not, with this reason and these words.
 func (w *world) applied(c client.Client, o client.Object, is bool, reason, words string) {
 	w.t.Helper()
 	w.until(o.GetName()+" says what became of it", func() (bool, any) {
@@ -100,7 +100,7 @@ func TestRegistriesAndPolicies(t *testing.T) {
 	if err := c.Create(w.ctx, image); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "Only one of blockedRegistries") {
 		t.Fatalf("both lists: %v", err)
 	}
-	key, err := base64.StdEncoding.DecodeString(publicKey)
+	key, err := base64.StdEncoding.DecodeString(cluster.PublicKey)
 	w.must(err)
 	signed := configv1.ImageSigstoreVerificationPolicy{RootOfTrust: configv1.PolicyRootOfTrust{
 		PolicyType: configv1.PublicKeyRootOfTrust, PublicKey: &configv1.ImagePolicyPublicKeyRootOfTrust{KeyData: key},
@@ -122,17 +122,17 @@ func TestRegistriesAndPolicies(t *testing.T) {
 		w.has(pool, registries.PolicyPath, "insecureAcceptAnything", "bad.example", "reject")
 	}
 
-	// Policies, those of namespaces too. A namespace's own are no matter of the pools.
+	// Policies, those of namespaces too. A conflict of a namespace's policy does not hold a pool up.
 	policy.Spec.Scopes = []configv1.ImageScope{"registry.example/os"}
 	w.must(c.Create(w.ctx, policy))
 	w.applied(c, policy, true, "Rendered", "")
-	w.has("worker", registries.PolicyPath, "registry.example/os", publicKey, "sigstoreSigned")
+	w.has("worker", registries.PolicyPath, "registry.example/os", cluster.PublicKey, "sigstoreSigned")
 	w.has("worker", registries.AttachmentsPath, "registry.example/os", "use-sigstore-attachments: true")
 	own := &configv1.ImagePolicy{ObjectMeta: metav1.ObjectMeta{Name: "own", Namespace: "default"}}
 	own.Spec = configv1.ImagePolicySpec{Scopes: []configv1.ImageScope{"quay.io/ours", "bad.example/x"}, Policy: signed}
 	w.must(c.Create(w.ctx, own))
 	w.applied(c, own, false, "ConflictScopes", "spec.scopes[1]: bad.example/x has no effect")
-	w.has("worker", "/etc/crio/policies/default.json", "bad.example", "reject", "quay.io/ours", publicKey)
+	w.has("worker", "/etc/crio/policies/default.json", "bad.example", "reject", "quay.io/ours", cluster.PublicKey)
 	w.says("worker", pending, no)
 	own.Spec.Scopes = own.Spec.Scopes[:1]
 	w.must(c.Update(w.ctx, own))
@@ -140,7 +140,7 @@ func TestRegistriesAndPolicies(t *testing.T) {
 
 	w.offline(c, "worker", image, policy, own)
 
-	// A policy for images that nobody may pull: both objects say so, and what was accepted stays.
+	// A policy for images of a blocked registry: both objects say so, and the accepted policies stay.
 	policy.Spec.Scopes = append(policy.Spec.Scopes, "bad.example/os")
 	w.must(c.Update(w.ctx, policy))
 	w.applied(c, policy, false, "Invalid", "spec.scopes[1]: bad.example/os is within blockedRegistries")
@@ -157,9 +157,9 @@ func TestRegistriesAndPolicies(t *testing.T) {
 	w.unmade(c, image)
 	w.says("worker", pending, no)
 
-	// A MachineConfig that permits more is in the way of its pool alone, and so is a runtime that can't.
-	w.put("60-infra-policy", "infra", file(registries.PolicyPath, strings.ReplaceAll(url.QueryEscape(
-		`{"default":[{"type":"reject"}],"transports":{"docker":{"bad.example/x":[{"type":"insecureAcceptAnything"}]}}}`), "+", "%20")))
+	// A MachineConfig that permits more holds up its pool alone, and so does a runtime that can't verify or block.
+	w.put("60-infra-policy", "infra", file(registries.PolicyPath, url.PathEscape(
+		`{"default":[{"type":"reject"}],"transports":{"docker":{"bad.example/x":[{"type":"insecureAcceptAnything"}]}}}`)))
 	w.unmade(c, image, `"pools":["infra"]`, "permits images of bad.example/x, which is within bad.example")
 	w.applied(c, policy, false, "RefusedForPools", "MachineConfigPool/infra")
 	w.says("infra", pending, yes, "Image/cluster")

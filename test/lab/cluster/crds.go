@@ -16,6 +16,11 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
+// PublicKey is a key that the image policies of a test have, in base64 as the API has it.
+const PublicKey = "LS0tLS1CRUdJTiBQVUJMSUMgS0VZLS0tLS0KTUZrd0V3WUhLb1pJemowQ0FRWUlLb1pJemowREFRY0RRZ0FFeWtlU014VUE2" +
+	"ZnVoQktCaktpS0VzVEZOV3hvKwpmMU1mZDhia3BlRTNReWpyejlXbXNXZkh5QVBtYTQ3ZjllZEhzSVZiSTRvaXJvbCtobVVa" +
+	"aXJrVU1BPT0KLS0tLS1FTkQgUFVCTElDIEtFWS0tLS0tCg=="
+
 // installCRDs adds our kinds. wait returns when all of them are served.
 func (c *Cluster) installCRDs(ctx context.Context) (wait func() error, err error) {
 	config := rest.CopyConfig(c.Config)
