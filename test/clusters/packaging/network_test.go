@@ -17,21 +17,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// toTheNetwork is an argument that has a program serve to others than its own pod.
+// toTheNetwork matches an argument by which a program serves other pods, and not its own pod alone.
 var toTheNetwork = regexp.MustCompile(`^--[a-z-]+(?:address|url)=(?:0\.0\.0\.0)?:([0-9]+)$`)
 
-// Other pods reach what is served to them, and no other port. Pods on the network of the host are out of reach of
-// NetworkPolicies, so nothing is said of them.
+// Other pods reach the ports that a workload serves to them, and no other port. NetworkPolicies do not apply to pods on
+// the network of the host, so the test leaves these out.
 func TestNetworkPoliciesLetInWhatIsServedAndNothingElse(t *testing.T) {
 	inputs(t)
-	for what, args := range map[string]string{
+	for values, args := range map[string]string{
 		"nothing":    "",
 		"monitoring": "monitoring.enabled=true",
 		"the server": "server.enabled=true",
 		"a page":     "page.enabled=true",
 		"everything": "monitoring.enabled=true,server.enabled=true,page.enabled=true,page.bindAddress=:9443,page.certificateSecret=x",
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(values, func(t *testing.T) {
 			var policies []networkingv1.NetworkPolicy
 			templates := map[string]appsv1.DeploymentSpec{} // a DaemonSet's fields of this name are the same
 			for _, object := range objects(t, helm(t, "template", "noderefit", chart, "--set", registry+","+args)) {
@@ -49,11 +49,13 @@ func TestNetworkPoliciesLetInWhatIsServedAndNothingElse(t *testing.T) {
 			if len(templates) < 2 {
 				t.Fatalf("workloads: %v", slices.Collect(maps.Keys(templates)))
 			}
+			checked := 0
 			for name, spec := range templates {
-				served, closed := servedBy(spec), false
 				if spec.Template.Spec.HostNetwork {
 					continue
 				}
+				checked++
+				served, closed := servedBy(spec), false
 				var open []string
 				for _, p := range policies {
 					if !selects(t, p, spec.Template.Labels) {
@@ -65,7 +67,7 @@ func TestNetworkPoliciesLetInWhatIsServedAndNothingElse(t *testing.T) {
 							open = append(open, port.Port.String())
 						}
 						if len(rule.Ports) == 0 || len(rule.From) > 0 {
-							t.Errorf("%s: a rule of %s is about more or less than ports", name, p.Name)
+							t.Errorf("%s: a rule of %s has no ports, or lets in only some pods", name, p.Name)
 						}
 					}
 				}
@@ -73,6 +75,9 @@ func TestNetworkPoliciesLetInWhatIsServedAndNothingElse(t *testing.T) {
 				if !closed || !slices.Equal(slices.Compact(open), served) {
 					t.Errorf("%s: closed %v, open %v, served %v", name, closed, open, served)
 				}
+			}
+			if checked == 0 {
+				t.Error("every workload is on the network of the host")
 			}
 		})
 	}
@@ -94,7 +99,7 @@ func selects(t *testing.T, p networkingv1.NetworkPolicy, pod map[string]string) 
 	return s.Matches(labels.Set(pod))
 }
 
-// servedBy returns the ports of a workload that others are to reach: of the host, and by its arguments.
+// servedBy returns the ports of a workload that others are to reach: those of the host, and those in its arguments.
 func servedBy(spec appsv1.DeploymentSpec) []string {
 	var out []string
 	for _, c := range spec.Template.Spec.Containers {
