@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What the controllers' polling relies on: a manifest has an ETag, and a request with it is answered without one.
+// Controllers poll by this: a manifest has an ETag, and the answer to a request with the ETag has no manifest.
 func TestARegistryNotesWhatItIsAskedAndKnowsETags(t *testing.T) {
 	t.Parallel()
 	r := NeedRegistry(t)
@@ -37,15 +37,15 @@ func TestARegistryNotesWhatItIsAskedAndKnowsETags(t *testing.T) {
 		}
 		_ = response.Body.Close()
 		if response.StatusCode != want {
-			t.Errorf("%s", response.Status)
+			t.Errorf("%s, not %d", response.Status, want)
 		}
 		asked := r.Asked()
 		if len(asked) != 1 || asked[0].Agent != "test" || asked[0].Conditional != (etag != "") || asked[0].Status != want {
-			t.Errorf("%+v", asked)
+			t.Errorf("noted: %+v", asked)
 		}
 		if etag == "" {
 			if got := response.Header.Get("Docker-Content-Digest"); got != digest {
-				t.Errorf("the digest is %s", got)
+				t.Errorf("the digest is %s, not %s", got, digest)
 			}
 			etag = response.Header.Get("ETag")
 		}

@@ -210,8 +210,10 @@ func TestATagIsFollowedFromItsPushToTheNodes(t *testing.T) {
 	}
 
 	// Nothing changes: one conditional request an interval.
-	o.change(func() { o.requests = nil })
-	o.registry.Asked()
+	o.change(func() {
+		o.requests = nil
+		o.registry.Asked()
+	})
 	from := time.Now()
 	l.until("the registry is asked twice", func() bool { return o.asked() >= 2 })
 	if took, asked := time.Since(from), o.registry.Asked(); took < 9*time.Second || len(asked) != 2 ||

@@ -273,7 +273,7 @@ func (r *releases) polls() {
 	}
 	// The tag was pushed to three times, after the first request.
 	if changed := len(asked) - unchanged; changed != 4 || unchanged == 0 {
-		r.t.Errorf("of %d requests for the tag, %d have found something new", len(asked), changed)
+		r.t.Fatalf("of %d requests for the tag, %d have found something new", len(asked), changed)
 	}
 	r.t.Logf("the registry was asked %d times in %s", len(asked), asked[len(asked)-1].At.Sub(asked[0].At).Round(time.Second))
 }
