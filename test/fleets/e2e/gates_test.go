@@ -59,7 +59,7 @@ func gateFailed(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, f.WaitPool(ctx, "worker", "stopped", func(p *mcfgv1.MachineConfigPool) bool {
 		return fleet.Condition(p, api.PoolQuarantined)
 	}))
-	must(t, f.WaitAt(ctx, before, both(f)...))
+	must(t, f.WaitAt(ctx, before, names(f)...))
 	if got := f.Node("w1").Boots() - booted["w1"]; got != 0 {
 		t.Errorf("w1 has booted %d times", got)
 	}
@@ -70,7 +70,7 @@ func gateFailed(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		}
 	}
 	remove(ctx, t, f, "60-wished")
-	must(t, f.WaitAt(ctx, before, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, f.WaitAt(ctx, before, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	_, err = f.Kubectl(ctx, "delete", "rolloutpolicy", "gated")
 	must(t, err)
 	_, err = f.Kubectl(ctx, "label", "node", "w0", "canary-")

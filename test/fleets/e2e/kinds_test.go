@@ -28,7 +28,7 @@ const (
 	ofOSTree = "w-ostree"
 )
 
-// TestThreeKindsOfHosts has hosts of three kinds in one cluster, whose pool and policy know nothing of that. The
+// TestThreeKindsOfHosts has hosts of three kinds in one cluster. The pool and the policy do not name the kinds. The
 // scenarios share one fleet, as those of TestRollouts do.
 func TestThreeKindsOfHosts(t *testing.T) {
 	packages := lab.NeedPackages(t)
@@ -96,14 +96,6 @@ spec:
             [Service]
             %[2]s
 `, text, dropIn)
-}
-
-// names are those of the hosts.
-func names(f *fleet.Fleet) (out []string) {
-	for _, n := range f.Nodes {
-		out = append(out, n.Name)
-	}
-	return out
 }
 
 // has holds each host to the files, the unit and the kernel argument of a change, and to what its agent says of them.
@@ -366,7 +358,7 @@ func rebootedBy(ctx context.Context, f *fleet.Fleet, name string) error {
 	})
 }
 
-// rebootsOf returns an error if hosts have booted otherwise than so often since then.
+// rebootsOf returns an error that names the hosts whose number of boots since then is not the wanted one, by default 0.
 func rebootsOf(f *fleet.Fleet, since, want map[string]int) error {
 	var errs []error
 	for _, n := range f.Nodes {

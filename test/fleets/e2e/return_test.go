@@ -62,19 +62,19 @@ func badConfiguration(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		}
 	}
 	remove(ctx, t, f, "70-no-kubelet")
-	must(t, f.WaitAt(ctx, before, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, f.WaitAt(ctx, before, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	// The same content again is not offered, by whatever way it comes.
 	must(t, f.Apply(ctx, noKubelet))
 	must(t, f.WaitPool(ctx, "worker", "quarantined", func(p *mcfgv1.MachineConfigPool) bool {
 		return p.Spec.Configuration.Name == bad && fleet.Condition(p, api.PoolQuarantined)
 	}))
-	for _, name := range both(f) {
+	for _, name := range names(f) {
 		if says, _, err := f.Says(ctx, name); err != nil || says.Desired != before {
 			t.Errorf("%s: %+v, %v", name, says, err)
 		}
 	}
 	remove(ctx, t, f, "70-no-kubelet")
-	must(t, f.WaitAt(ctx, before, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, f.WaitAt(ctx, before, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 }
 
 func movesToInfra(ctx context.Context, t *testing.T, f *fleet.Fleet) {
@@ -126,8 +126,8 @@ func agentKilled(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, f.WaitNodeSays(ctx, "w0", "at "+after, func(says api.Node, _ *corev1.Node) bool { return says.Current == after }))
 	stop()
 	<-done
-	must(t, f.WaitAt(ctx, after, both(f)...))
-	bootedOnce(t, f, booted, both(f)...)
+	must(t, f.WaitAt(ctx, after, names(f)...))
+	bootedOnce(t, f, booted, names(f)...)
 	t.Logf("killed how often: %v", kills)
 	if kills["w0"] < 2 {
 		t.Error("that is hardly all the time")
@@ -155,8 +155,8 @@ func withoutAPI(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		time.Sleep(outage) //nolint:forbidigo // the API server is away for so long
 		must(t, f.StartAPI(ctx))
 	}
-	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
-	bootedOnce(t, f, booted, both(f)...)
+	must(t, f.WaitAt(ctx, after, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, booted, names(f)...)
 }
 
 func leaderChanges(ctx context.Context, t *testing.T, f *fleet.Fleet) {
@@ -183,9 +183,9 @@ func leaderChanges(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 			t.Errorf("%s is to have %s, not %s: %v", name, says.Desired, want, err)
 		}
 	}
-	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, both(f)...), f.Pool(ctx, "worker", "1"),
+	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, names(f)...), f.Pool(ctx, "worker", "1"),
 		f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
-	bootedOnce(t, f, booted, both(f)...)
+	bootedOnce(t, f, booted, names(f)...)
 	if least := nodes.Least(); least != 1 {
 		t.Errorf("%d nodes served at one time, the pool wants 1", least)
 	}
@@ -233,8 +233,8 @@ func deletedMidway(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		t.Errorf("w0 without a Node: %s, %v", text, err)
 	}
 	must(t, f.Rejoin(ctx, f.Node("w0")))
-	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
-	bootedOnce(t, f, booted, both(f)...)
+	must(t, f.WaitAt(ctx, after, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, booted, names(f)...)
 	for _, n := range f.Nodes {
 		text, err := n.Output(ctx, "cat", "/etc/60-blocked.conf")
 		if err != nil || text != "thirteenth" {
@@ -272,9 +272,9 @@ func liftedAgain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	if f.Node(other).Boots() != booted[other] {
 		t.Errorf("%s has tried it too, before %s on which it had failed was there", other, first)
 	}
-	must(t, f.WaitAt(ctx, bad, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
-	bootedOnce(t, f, booted, both(f)...)
-	for _, name := range both(f) {
+	must(t, f.WaitAt(ctx, bad, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, booted, names(f)...)
+	for _, name := range names(f) {
 		if says, _, err := f.Says(ctx, name); err != nil || says.Lift != "" || len(says.Quarantined) != 0 {
 			t.Errorf("%s: %+v, %v", name, says, err)
 		}
@@ -282,5 +282,5 @@ func liftedAgain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, f.Pool(ctx, "worker", "1"))
 	remove(ctx, t, f, "70-no-kubelet")
 	back, err := f.Render(ctx, "worker", bad)
-	must(t, err, f.WaitAt(ctx, back, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, err, f.WaitAt(ctx, back, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 }

@@ -96,7 +96,13 @@ func bootedOnce(t *testing.T, f *fleet.Fleet, before map[string]int, names ...st
 	}
 }
 
-func both(n *fleet.Fleet) []string { return []string{n.Nodes[0].Name, n.Nodes[1].Name} }
+// names are those of the hosts.
+func names(f *fleet.Fleet) (out []string) {
+	for _, n := range f.Nodes {
+		out = append(out, n.Name)
+	}
+	return out
+}
 
 func withinBudgets(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	// The budget lets one pod go at a time, and a node has two or so: a drain which asks nobody breaks it.
@@ -111,8 +117,8 @@ func withinBudgets(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		t.Fatal("no pod has to move, so there is nothing to see")
 	}
 	_, after := change(ctx, t, f, fleet.WorkerFile("50-change", "second"))
-	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
-	bootedOnce(t, f, before, both(f)...)
+	must(t, f.WaitAt(ctx, after, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, before, names(f)...)
 	if least := pods.Least(); least < 7 {
 		t.Errorf("%d pods were ready at one time, the budget wants 7", least)
 	}
@@ -173,7 +179,7 @@ func blockedThenReverted(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
 	before, _ := blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "third"))
 	remove(ctx, t, f, "60-blocked")
-	must(t, f.WaitAt(ctx, before, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, f.WaitAt(ctx, before, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	if f.Node("w0").Boots() != booted["w0"] {
 		t.Error("w0 has booted for a change that was taken back")
 	}
@@ -183,8 +189,8 @@ func blockedThenReverted(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 func blockedThenReleased(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
 	_, after := blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "fourth"))
-	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, both(f)...))
-	bootedOnce(t, f, booted, both(f)...)
+	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, names(f)...))
+	bootedOnce(t, f, booted, names(f)...)
 }
 
 func changedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
@@ -196,8 +202,8 @@ func changedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		return says.Desired == newest && says.Cordon != nil && says.Cordon.Config == newest
 	}))
 	t.Logf("retargeted after %s", time.Since(began).Round(time.Millisecond))
-	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, newest, both(f)...))
-	bootedOnce(t, f, booted, both(f)...)
+	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, newest, names(f)...))
+	bootedOnce(t, f, booted, names(f)...)
 }
 
 func uncordonedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
@@ -211,8 +217,8 @@ func uncordonedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	if f.Node("w0").Boots() != booted["w0"] {
 		t.Fatal("w0 has booted with a pod on it")
 	}
-	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, both(f)...))
-	bootedOnce(t, f, booted, both(f)...)
+	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, names(f)...))
+	bootedOnce(t, f, booted, names(f)...)
 }
 
 // The node that is out of service anyway goes first, and goes on taking the one place that the pool has: the other one
@@ -232,7 +238,7 @@ func preCordoned(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		t.Errorf("w0: %+v, %v", says, err)
 	}
 	_, err = f.Kubectl(ctx, "uncordon", "w1")
-	must(t, err, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, err, f.WaitAt(ctx, after, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 }
 
 func paused(ctx context.Context, t *testing.T, f *fleet.Fleet) {
@@ -254,7 +260,7 @@ func paused(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 			})
 		}))
 	}
-	for _, name := range both(f) {
+	for _, name := range names(f) {
 		if says, n, err := f.Says(ctx, name); err != nil || says.Desired != before || n.Spec.Unschedulable {
 			t.Errorf("%s: %+v, %v", name, says, err)
 		}
@@ -267,6 +273,6 @@ func paused(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	if exit != 0 {
 		t.Fatal(text)
 	}
-	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
-	bootedOnce(t, f, booted, both(f)...)
+	must(t, f.WaitAt(ctx, after, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, booted, names(f)...)
 }

@@ -59,8 +59,8 @@ func versionsApart(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, err)
 	replace(ctx, t, f, older, newer, "1")
 	assigned(ctx, t, f, map[string]string{"w0": after, "w1": at})
-	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
-	bootedOnce(t, f, booted, both(f)...)
+	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, booted, names(f)...)
 	if now, err := renderedConfigs(ctx, f); err != nil || now != rendered {
 		t.Errorf("rendered are %s, before it was %s: %v", now, rendered, err)
 	}

@@ -19,12 +19,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/lab/fleet"
 	"github.com/noderefit/noderefit/test/standin/bootc"
 )
 
-// asksEvery is how often the stream's source is asked. It is the shortest interval that there is.
+// asksEvery is the interval at which the stream's source is asked: the shortest that an OSStream can have.
 const asksEvery = 10 * time.Second
 
 const tagStream = `apiVersion: noderefit.dev/v1alpha1
@@ -145,10 +146,7 @@ func (r *releases) stagedEverywhere(config string) {
 			return says.Staged.Is(config) && !o.Spec.Unschedulable
 		}))
 	}
-	must(r.t, fleet.Until(r.ctx, "the pool waits for an approval", func(ctx context.Context) (bool, string, error) {
-		text, _, err := r.Refit(ctx, "explain", "worker")
-		return strings.Contains(text, "NeedsApproval"), text, err
-	}))
+	explains(r.ctx, r.t, r.Fleet, "worker", progress.NeedsApproval, "")
 	text, exit, err := r.Refit(r.ctx, "approve", "worker", "--why", "tested in the lab")
 	if must(r.t, err); exit != 0 {
 		r.t.Fatal(text)
@@ -158,7 +156,7 @@ func (r *releases) stagedEverywhere(config string) {
 // arrives waits until the whole pool runs a release.
 func (r *releases) arrives(config, version string) {
 	r.t.Helper()
-	must(r.t, r.WaitAt(r.ctx, config, both(r.Fleet)...), r.WaitPool(r.ctx, "worker", "updated", fleet.Updated(2)))
+	must(r.t, r.WaitAt(r.ctx, config, names(r.Fleet)...), r.WaitPool(r.ctx, "worker", "updated", fleet.Updated(2)))
 	for _, n := range r.Nodes {
 		if text, err := n.Output(r.ctx, "cat", "/usr/lib/testos/release"); err != nil || text != version {
 			r.t.Errorf("%s runs release %q: %v", n.Name, text, err)
@@ -177,8 +175,8 @@ func (r *releases) status() (s api.OSStreamStatus) {
 	return o.Status
 }
 
-// A tag is pushed to, and hosts boot what it names: staged ahead, approved, in a window. The next one breaks the kubelet,
-// and the one after that is taken again.
+// Hosts boot the release that a tag names: staged ahead, approved, in a window. The next release breaks the kubelet, and
+// the hosts take the release after that again.
 func TestATagIsFollowedFromItsPushToRebootedHosts(t *testing.T) {
 	r := newReleases(t)
 	first := r.push("1", nil)
@@ -190,18 +188,10 @@ func TestATagIsFollowedFromItsPushToRebootedHosts(t *testing.T) {
 	second := r.push("2", nil)
 	config := r.chosen(second)
 	r.stagedEverywhere(config)
-	must(t, fleet.Until(r.ctx, "the pool waits for its window", func(ctx context.Context) (bool, string, error) {
-		text, _, err := r.Refit(ctx, "explain", "worker")
-		return strings.Contains(text, "OutsideWindow"), text, err
-	}))
-	for name, before := range booted {
-		if got := r.Node(name).Boots(); got != before {
-			t.Errorf("%s has booted %d times before the window", name, got-before)
-		}
-	}
-	must(t, r.Apply(r.ctx, opening(-time.Minute)))
+	explains(r.ctx, t, r.Fleet, "worker", progress.OutsideWindow, "")
+	must(t, rebootsOf(r.Fleet, booted, map[string]int{}), r.Apply(r.ctx, opening(-time.Minute)))
 	r.arrives(config, "2")
-	bootedOnce(t, r.Fleet, booted, both(r.Fleet)...)
+	bootedOnce(t, r.Fleet, booted, names(r.Fleet)...)
 
 	booted = boots(r.Fleet)
 	third := r.push("3", map[string]string{
@@ -256,7 +246,7 @@ func (r *releases) comesBack(bad, image string, booted map[string]int) (good str
 	return good
 }
 
-// polls looks at what the registry was asked: while nothing changes, one conditional request an interval at most.
+// polls checks the requests to the registry: while nothing changes, one conditional request an interval at most.
 func (r *releases) polls() {
 	r.t.Helper()
 	asked := slices.DeleteFunc(r.registry.Asked(), func(a lab.Asked) bool {

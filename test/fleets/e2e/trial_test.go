@@ -58,7 +58,7 @@ func triesAndKeeps(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		t.Errorf("the program said: %s", said)
 	}
 	after, err := f.Render(ctx, "worker", before)
-	must(t, err, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, err, f.WaitAt(ctx, after, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	if got := f.Node("w1").Boots() - booted["w1"]; got != 1 {
 		t.Errorf("w1, which tried nothing, has booted %d times for what was kept", got)
 	}
@@ -66,5 +66,5 @@ func triesAndKeeps(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		t.Errorf("the record of w0: %+v, %v", says.Tried, err)
 	}
 	remove(ctx, t, f, "73-kept")
-	must(t, f.WaitAt(ctx, before, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, f.WaitAt(ctx, before, names(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 }
