@@ -20,7 +20,7 @@ import (
 	"github.com/noderefit/noderefit/test/lab"
 )
 
-// asksEvery is how often the stream's source is asked. It is the shortest interval that there is.
+// asksEvery is the interval at which the stream's source is asked: the shortest that an OSStream can have.
 const asksEvery = 10 * time.Second
 
 // followed is a registry that an OSStream of a cluster follows.
@@ -92,12 +92,12 @@ func (s *followed) stream(ctx context.Context, f *scale.Fleet) error {
 	}
 }
 
-// polls says what the registry was asked while nothing changed.
+// polls reports the requests to the registry while nothing changed.
 func (s *followed) polls(r *report) {
 	asked := slices.DeleteFunc(s.registry.Asked(), func(a lab.Asked) bool {
 		return !strings.Contains(a.Agent, api.Controller)
 	})
-	// What comes before the second look is what an image costs that is new.
+	// Up to the second look the requests are those for a new image.
 	tag := func(a lab.Asked) bool {
 		return a.Method == http.MethodHead && strings.HasSuffix(a.Path, "/manifests/stable")
 	}

@@ -148,8 +148,9 @@ func (i *Images) Release(ctx context.Context, version string) (string, error) {
 	return out, nil
 }
 
-// Carry carries releases from the registry to one that has never seen another, at the same address: with a bundle of
-// each release, which the release's own plugin saves and loads. Meanwhile the first registry ends.
+// Carry carries releases from the registry to an empty one at the same address. Each release's own plugin saves a
+// bundle from the first registry and loads the bundle into the second. The first registry ends before the second one
+// starts.
 func (i *Images) Carry(ctx context.Context, plugins ...string) error {
 	dirs := make([]string, len(plugins))
 	for n, plugin := range plugins {
