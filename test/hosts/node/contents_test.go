@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/host"
-	"github.com/noderefit/noderefit/transaction"
 )
 
 const keptContents = "/var/lib/machine-config-daemon/contents"
@@ -210,23 +209,17 @@ func TestContentsByReferenceReachAHost(t *testing.T) {
 	}
 	s.asked()
 	apply(ctx, t, n, mc("a", both))
-	if st, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || st.Config.Committed != "a" ||
-		st.State != transaction.Done {
-		t.Fatalf("%+v %v", st, err)
-	}
+	settled(ctx, t, n, "a")
 	if asked := s.asked(); !strings.Contains(strings.Join(asked, " "), fmt.Sprintf("bytes=%d-", half)) {
 		t.Errorf("the fetch did not go on where it ended: %q", asked)
 	}
 	if n.Boots() != boots+2 || read(t, n, "/etc/testos/tool") != string(tool) || read(t, n, "/var/lib/testos/table") != string(data) {
 		t.Errorf("%d boots, or other contents", n.Boots()-boots)
 	}
-	verified(ctx, t, n)
 
 	// Another configuration shares the kept contents, drift is written back from there, and contents without a user go.
 	apply(ctx, t, n, mc("b", strings.Replace(both, "/etc/testos/tool", "/etc/testos/other", 1)))
-	if st, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || st.Config.Committed != "b" {
-		t.Fatalf("%+v %v", st, err)
-	}
+	settled(ctx, t, n, "b")
 	put(t, n, "/etc/testos/other", "by hand", 0o755)
 	if _, errs, exit, err := n.Agent(ctx, "repair"); err != nil || exit != 0 || read(t, n, "/etc/testos/other") != string(tool) {
 		t.Errorf("%d %s %v", exit, errs, err)
@@ -236,9 +229,7 @@ func TestContentsByReferenceReachAHost(t *testing.T) {
 	}
 	for _, c := range []string{"c", "d"} { // of d, c is the configuration before
 		apply(ctx, t, n, mc(c, bootFile(c)))
-		if st, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || st.Config.Committed != c {
-			t.Fatalf("%+v %v", st, err)
-		}
+		settled(ctx, t, n, c)
 	}
 	// The clean-up follows the verdict.
 	until(ctx, t, "no contents are kept", func() (bool, any) {

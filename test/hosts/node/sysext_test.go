@@ -59,7 +59,7 @@ const runs = "\nexec sleep infinity"
 func TestTheKubeletComesFromAnExtensionOfTheSystem(t *testing.T) {
 	ctx, n := start(t)
 	s := newShelf(t, n)
-	settled := func(state transaction.State, config, program string) {
+	extended := func(state transaction.State, config, program string) {
 		t.Helper()
 		if st, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || st.State != state ||
 			st.Config.Committed != config {
@@ -85,19 +85,19 @@ func TestTheKubeletComesFromAnExtensionOfTheSystem(t *testing.T) {
 	refused(ctx, t, n, kubelet(etc, "one"+runs, "12"), host.ExitUnreconcilable,
 		"/etc/extensions/kubelet", "says VERSION_ID=12, and the OS that is to boot has VERSION_ID=13")
 
-	// The first boot has it merged before the kubelet starts; so has the next version's.
+	// The first boot merges the extension before the kubelet starts, and so does the boot of the next version.
 	boots := n.Boots()
 	apply(ctx, t, n, kubelet(etc, "one"+runs, "13"))
-	settled(transaction.Done, "one", "one")
+	extended(transaction.Done, "one", "one")
 	apply(ctx, t, n, kubelet(etc, "two"+runs, "13"))
-	settled(transaction.Done, "two", "two")
+	extended(transaction.Done, "two", "two")
 	if n.Boots() != boots+2 {
 		t.Errorf("%d boots", n.Boots()-boots)
 	}
 
 	// A version that does not come up goes back, together with everything else.
 	apply(ctx, t, n, kubelet(etc, "bad\nexit 1", "13"))
-	settled(transaction.RolledBack, "two", "two")
+	extended(transaction.RolledBack, "two", "two")
 	if n.Boots() != boots+4 {
 		t.Errorf("%d boots", n.Boots()-boots)
 	}
@@ -109,32 +109,29 @@ func TestTheKubeletComesFromAnExtensionOfTheSystem(t *testing.T) {
 	}
 	boots = n.Boots()
 	res := apply(ctx, t, n, kubelet(etc, "three"+runs, "13"), "--policy", policy)
-	settled(transaction.Done, "three", "three")
+	extended(transaction.Done, "three", "three")
 	if len(res.Acted) < 2 || res.Acted[0].Service != "systemd-sysext.service" || n.Boots() != boots {
 		t.Errorf("%+v, %d boots", res.Acted, n.Boots()-boots)
 	}
 	if _, exit, err := n.Apply(ctx, kubelet(etc, "worse\nexit 1", "13"), "--policy", policy); exit != host.ExitFailed {
 		t.Errorf("exit %d, %v", exit, err)
 	}
-	settled(transaction.RolledBack, "three", "three")
+	extended(transaction.RolledBack, "three", "three")
 	if n.Boots() != boots {
-		t.Errorf("it rebooted")
+		t.Errorf("%d boots", n.Boots()-boots)
 	}
 
 	// Below /var, which deployments share, recovery brings the files of the deployment that boots.
 	apply(ctx, t, n, kubelet("/var/lib/extensions", "four"+runs, "13"))
-	settled(transaction.Done, "four", "four")
+	extended(transaction.Done, "four", "four")
 	apply(ctx, t, n, kubelet("/var/lib/extensions", "dead\nexit 1", "13"))
-	settled(transaction.RolledBack, "four", "four")
+	extended(transaction.RolledBack, "four", "four")
 
 	// Without an extension, the kubelet of the image is back.
 	apply(ctx, t, n, mc("none", bootFile("none")))
-	if st, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || st.Config.Committed != "none" {
-		t.Fatalf("%+v %v", st, err)
-	}
+	settled(ctx, t, n, "none")
 	if out, exit := shell(ctx, t, n, "systemctl is-active kubelet.service && test ! -e /usr/bin/kubelet && "+
 		"test ! -e /etc/systemd/system/sysinit.target.wants/systemd-sysext.service"); exit != 0 {
 		t.Errorf("%d: %s", exit, out)
 	}
-	verified(ctx, t, n)
 }
