@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/ostree"
 )
@@ -39,6 +41,7 @@ type machine struct {
 	moments, cut int
 	soft         bool              // the first boot of B is one of the userspace alone
 	order        bool              // B is somebody else's, and a reboot is ordered
+	readOnly     bool              // the counter can't be set
 	off, last    bool              // last: the power went on B with no boot left
 	disk         map[string]string // as it is when the power is gone
 }
@@ -187,6 +190,9 @@ func (m *machine) Discard(_ context.Context, id string) error {
 func (m *machine) Limit() int { return m.limit }
 
 func (m *machine) Set(boots int) (bool, error) {
+	if m.readOnly {
+		return false, unix.EROFS
+	}
 	return true, m.effect(func() { m.left, m.counted = boots, true })
 }
 
@@ -441,5 +447,49 @@ func TestNoBootsAreCountedForNothing(t *testing.T) {
 	}
 	if err := m.engine.WithdrawReboot(r, "withdrawn"); err != nil || m.counted || m.list[0] != "B" {
 		t.Errorf("withdrawn: %v, %d left (%v), %v", m.list, m.left, m.counted, err)
+	}
+}
+
+// The order before this one had boots counted, and then another deployment became the default.
+func TestAnOrderThatIsNotCountedEndsTheCountingOfTheOneBefore(t *testing.T) {
+	for what, o := range map[string]Reboot{"another deployment": {Booted: "A", Next: "C"}, "a soft reboot": {Booted: "A", Next: "A"}} {
+		m := newMachine(t, 3, 0, "B", "A")
+		if err := m.reboot(t.Context()); err != nil || !m.counted {
+			t.Fatalf("%d left (%v), %v", m.left, m.counted, err)
+		}
+		m.list = []string{"C", "B", "A"}
+		r, err := m.engine.store().Load()
+		if err == nil {
+			err = m.engine.BeginReboot(t.Context(), r, o)
+		}
+		if err != nil || m.counted {
+			t.Errorf("%s: %d left (%v), %v", what, m.left, m.counted, err)
+		}
+	}
+}
+
+func TestAnOrderWhoseBootsCantBeCountedEnds(t *testing.T) {
+	m := newMachine(t, 3, 0, "B", "A")
+	m.readOnly = true
+	err := m.reboot(t.Context())
+	r, loading := m.engine.store().Load()
+	if loading != nil || !errors.Is(err, unix.EROFS) || r.Pending != nil || r.State != Done || r.Rebooted.Ended.IsZero() ||
+		!strings.Contains(r.Rebooted.Failed, unix.EROFS.Error()) {
+		t.Errorf("%v, %+v, %+v, %v", err, r.Standing, r.Rebooted, loading)
+	}
+}
+
+// Nothing is left of an order that was never carried out, once a later one is refused.
+func TestARefusedOrderEndsTheOneBeforeToo(t *testing.T) {
+	m := newMachine(t, 3, 0, "B", "A")
+	err := m.reboot(t.Context())
+	r, loading := m.engine.store().Load()
+	if err = errors.Join(err, loading); err != nil {
+		t.Fatal(err)
+	}
+	err = m.engine.RefuseReboot(r, Rebooted{ID: "two"}, errors.New("a deployment waits"))
+	if r, loading = m.engine.store().Load(); errors.Join(err, loading) != nil || r.Pending != nil || r.State != Done ||
+		m.counted || r.Rebooted.ID != "two" || r.Rebooted.Ended.IsZero() || r.Rebooted.Failed != "a deployment waits" {
+		t.Errorf("%v, %+v, %+v, %d left (%v)", err, r.Standing, r.Rebooted, m.left, m.counted)
 	}
 }

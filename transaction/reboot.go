@@ -59,6 +59,11 @@ func (e *BadBoot) Unwrap() error { return e.Err }
 
 // BeginReboot records that a reboot is about to begin. The next boot, of any deployment, is to be proved.
 func (e *Engine) BeginReboot(ctx context.Context, r *Record, o Reboot) error {
+	if was := r.Pending; was != nil { // an earlier order, whose boots may be counted
+		if err := e.uncount(was.Road); err != nil {
+			return err
+		}
+	}
 	p := &Pending{Phase: PhaseBoot, Road: RoadReboot, From: o.Booted, BootID: e.BootID, MaxAttempts: maxAttempts,
 		Timeout: o.Timeout, Baseline: o.Baseline}
 	if r.Committed != nil {
@@ -77,7 +82,10 @@ func (e *Engine) BeginReboot(ctx context.Context, r *Record, o Reboot) error {
 	if err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("reboot recorded")); err != nil {
 		return err
 	}
-	return e.countReboot(ctx, p)
+	if err := e.countReboot(ctx, p); err != nil {
+		return errors.Join(err, e.WithdrawReboot(r, err.Error()))
+	}
+	return nil
 }
 
 // order notes that an order begins. What the host still owes after the order before, it owes after this one.
@@ -96,9 +104,12 @@ func (r *Record) order(o Rebooted, now time.Time) {
 	r.Rebooted = &o
 }
 
-// RefuseReboot records that an order can't be carried out.
+// RefuseReboot records that an order can't be carried out. An earlier order that has not come to its boot ends, too.
 func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
 	r.order(o, e.Now())
+	if r.Pending != nil {
+		return e.WithdrawReboot(r, why.Error())
+	}
 	r.Rebooted.Ended, r.Rebooted.Failed = r.Rebooted.Begun, message.OneLine(why.Error())
 	return errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r))
 }
