@@ -271,7 +271,7 @@ func (f *fetcher) receive(ctx context.Context, from source, file *os.File, have 
 	}
 	body := &paced{ctx: ctx, from: io.LimitReader(resp.Body, maxBytes+1-have), pace: f.pace,
 		came: func() { silent.Reset(stall) }}
-	n, err := io.Copy(file, body)
+	n, err := io.Copy(&sparing{f, file}, body)
 	switch {
 	case have+n > maxBytes:
 		return errors.Join(tooLarge(), file.Truncate(0))
@@ -328,6 +328,19 @@ func (f *fetcher) room(length, have int64) error {
 	return nil
 }
 
+// sparing writes to a file as long as the disk has room.
+type sparing struct {
+	*fetcher
+	file *os.File
+}
+
+func (s *sparing) Write(b []byte) (int, error) {
+	if err := s.room(int64(len(b)), 0); err != nil {
+		return 0, err
+	}
+	return s.file.Write(b)
+}
+
 // paced reads no faster than the pace.
 type paced struct {
 	ctx  context.Context //nolint:containedctx // a reader has no other way to be interrupted
@@ -348,32 +361,33 @@ func (p *paced) Read(b []byte) (int, error) {
 }
 
 // keep verifies the bytes in the file part, decompresses them where that is needed, and gives them their name. The file
-// part is gone afterwards, unless the disk is full.
+// part is gone afterwards, unless it could not be read.
 func (f *fetcher) keep(r *machineconfig.Reference, from source, part string) error {
-	if from.digest != "" {
-		if err := f.verify(part, strings.Replace(from.digest, ":", "-", 1)); err != nil {
+	known := strings.Replace(from.digest, ":", "-", 1)
+	if known != "" {
+		if err := f.verify(part, known); err != nil {
 			return err
 		}
 	}
 	if r.Gzip {
 		expanded := part + "-expanded"
-		if err := f.expand(part, expanded); err != nil {
+		err := f.expand(part, expanded)
+		if err = errors.Join(err, f.root.Remove(part)); err != nil {
 			return errors.Join(err, f.root.Remove(expanded))
 		}
-		if err := f.root.Remove(part); err != nil {
-			return err
-		}
-		part = expanded
+		part, known = expanded, ""
 	}
-	name := r.Hash
+	name := cmp.Or(r.Hash, known)
 	if name == "" {
 		sum, err := f.sum(part, sha256.New())
 		if err != nil {
 			return err
 		}
 		name = "sha256-" + sum
-	} else if err := f.verify(part, name); err != nil {
-		return err
+	} else if name != known {
+		if err := f.verify(part, name); err != nil {
+			return err
+		}
 	}
 	if err := f.root.Fsync(part); err != nil {
 		return err
@@ -445,16 +459,16 @@ func (f *fetcher) expand(from, to string) error {
 	defer func() { _ = out.Close() }()
 	z, err := gzip.NewReader(in)
 	if err != nil {
-		return errors.Join(failure{ostree.Invalid, fmt.Errorf("it is not compressed by gzip: %w", err)}, f.root.Remove(from))
+		return failure{ostree.Invalid, fmt.Errorf("it is not compressed by gzip: %w", err)}
 	}
-	n, err := io.Copy(out, io.LimitReader(z, maxBytes+1))
+	n, err := io.Copy(&sparing{f, out}, io.LimitReader(z, maxBytes+1))
 	switch {
-	case errors.Is(err, unix.ENOSPC):
+	case classOf(err) == ostree.NeedsAdmin:
 		return err
 	case err != nil:
-		return errors.Join(failure{ostree.Invalid, fmt.Errorf("decompressing: %w", err)}, f.root.Remove(from))
+		return failure{ostree.Invalid, fmt.Errorf("decompressing: %w", err)}
 	case n > maxBytes:
-		return errors.Join(tooLarge(), f.root.Remove(from))
+		return tooLarge()
 	}
 	return nil
 }

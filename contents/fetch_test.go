@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +24,7 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -237,6 +239,57 @@ func TestWhatCantBeFetchedIsNamedAndLeavesNothing(t *testing.T) {
 	}
 }
 
+// A source may not say how much comes. The rest of the disk stays free for the node's pods all the same.
+func TestFetchingLeavesTheReserveOnTheDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to mount a file system takes root")
+	}
+	data := make([]byte, 30<<20)
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write(data)
+	_ = z.Close()
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush() // without a length
+		if r.URL.Path == "/packed" {
+			_, _ = w.Write(packed.Bytes())
+			return
+		}
+		_, _ = w.Write(data)
+	})
+	for _, size := range []int{16 << 20, 40 << 20} {
+		for _, r := range []machineconfig.Reference{{Source: s.URL + "/plain"}, {Source: s.URL + "/packed", Gzip: true}} {
+			store := newStore(t)
+			if err := unix.Mount("tmpfs", store.Root.Path(), "tmpfs", 0, fmt.Sprintf("size=%d", reserve+size)); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(store.Root.Path(), unix.MNT_DETACH) })
+			root, err := files.Open(store.Root.Path())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = root.Close() })
+			store.Root, r.Hash = root, sha(data)
+			err = store.Fetch(t.Context(), config(r))
+			if size > len(data) {
+				if err != nil {
+					t.Errorf("%s: %v", r.Source, err)
+				}
+				continue
+			}
+			left, reading := root.ReadDir(Dir)
+			if ostree.ClassOf(err) != ostree.NeedsAdmin || !errors.Is(err, unix.ENOSPC) || reading != nil {
+				t.Errorf("%s: %v, %v", r.Source, err, reading)
+			}
+			for _, name := range left {
+				if size, _, err := root.SizeAndTime(Dir + "/" + name); err != nil || size > 0 {
+					t.Errorf("%s: %d bytes of %s are left, %v", r.Source, size, name, err)
+				}
+			}
+		}
+	}
+}
+
 // push puts an image with those layers into a registry, and returns its digest.
 func push(t *testing.T, s *httptest.Server, repository string, layers ...[]byte) string {
 	t.Helper()
@@ -373,6 +426,42 @@ func TestTheLayerOfAnImageIsFetched(t *testing.T) {
 				t.Errorf("what a configuration has was swept: %v", err)
 			}
 		})
+	}
+}
+
+// A token may end before a long fetch does.
+func TestAFetchGoesOnWithAnotherToken(t *testing.T) {
+	layer := bytes.Repeat([]byte("0123456789"), 200_000)
+	tokens, cut := 0, true
+	reg := registry.New()
+	var s *httptest.Server
+	s = serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/token":
+			tokens++
+			_, _ = fmt.Fprintf(w, `{"token":"%d"}`, tokens)
+		case r.Method == http.MethodGet && r.Header.Get("Authorization") != fmt.Sprintf("Bearer %d", tokens):
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+s.URL+`/token"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		case cut && strings.Contains(r.URL.Path, "/blobs/") && r.Method == http.MethodGet:
+			cut = false
+			tokens++ // nobody has that one
+			w.Header().Set("Content-Length", fmt.Sprint(len(layer)))
+			_, _ = w.Write(layer[:len(layer)/2])
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		default:
+			reg.ServeHTTP(w, r)
+		}
+	})
+	digest, _, _ := strings.Cut(push(t, s, "tools/kubelet", layer), " ")
+	source := "oci://" + strings.TrimPrefix(s.URL, "https://") + "/tools/kubelet@" + digest
+	store, cfg := newStore(t), config(machineconfig.Reference{Source: source})
+	if err := store.Fetch(t.Context(), cfg); err != nil || tokens != 3 || cut {
+		t.Errorf("%d tokens, cut %t: %v", tokens, !cut, err)
+	}
+	if got := store.Fill(cfg).Files[0].Contents; !bytes.Equal(got, layer) {
+		t.Errorf("%d bytes were kept", len(got))
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// login asks a registry, with the credentials that the registry demands. Other hosts, to which it sends a client, see
-// none of them.
+// login asks a registry, with the credentials that the registry demands. Other hosts, to which the registry sends a
+// client, see none of the credentials.
 type login struct {
 	base           http.RoundTripper
 	host, scope    string
@@ -26,13 +26,13 @@ type login struct {
 	authorization string // "" as long as the registry has not demanded one
 }
 
-// RoundTrip answers the one challenge of a registry.
+// RoundTrip answers a challenge of a registry. A registry makes another one when a token has ended.
 func (l *login) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != l.host {
 		return l.base.RoundTrip(r)
 	}
 	resp, err := l.base.RoundTrip(l.authorized(r))
-	if err != nil || resp.StatusCode != http.StatusUnauthorized || l.authorization != "" {
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
 	_ = resp.Body.Close()
