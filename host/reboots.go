@@ -175,15 +175,16 @@ func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 	if b.Baseline, err = h.baseline(ctx, a.options.Cluster); err == nil {
 		err = h.nodeHeld(a.options.Cluster)
 	}
+	if err == nil && h.plain != nil && b.Soft { // of the deployment that runs
+		err = h.deployments.ResetSoftReboot(ctx)
+	}
 	if err != nil {
 		return err
 	}
-	if h.plain != nil && b.Soft { // of the deployment that runs
-		err = h.deployments.ResetSoftReboot(ctx)
-	} else if h.plain == nil {
+	if h.plain == nil {
 		b.Kernel = reboots.Newest(h.root)
 	}
-	if err = errors.Join(err, h.engine().BeginReboot(ctx, r, b)); err != nil {
+	if err := h.engine().BeginReboot(ctx, r, b); err != nil {
 		return err
 	}
 	h.say("reboot", b.Why)
