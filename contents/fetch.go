@@ -48,8 +48,8 @@ const (
 	tries = 4
 )
 
-// Fetch brings all contents of a configuration to the host that it does not have. A fetch that was interrupted goes on
-// where it ended. The error is an *ostree.Error that names file and source: Invalid for other bytes than the reference
+// Fetch brings all contents of a configuration that the host does not have. A fetch that was interrupted goes on where
+// it ended. The error is an *ostree.Error that names file and source: Invalid for other bytes than the reference
 // has, NeedsAdmin for a full disk and for a source that refuses, and Retryable for a source that is away. Everything
 // that was fetched before an error stays for the next try.
 func (s *Store) Fetch(ctx context.Context, cfg *machineconfig.Config) error {
@@ -146,9 +146,9 @@ func clientOf(t http.RoundTripper) *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		switch {
 		case r.URL.Scheme != "https":
-			return failure{ostree.NeedsAdmin, fmt.Errorf("it redirects to %s, which is not https", r.URL.Redacted())}
+			return failure{ostree.NeedsAdmin, fmt.Errorf("the source redirects to %s, which is not https", r.URL.Redacted())}
 		case len(via) > maxRedirects:
-			return failure{ostree.NeedsAdmin, fmt.Errorf("it redirects more than %d times", maxRedirects)}
+			return failure{ostree.NeedsAdmin, fmt.Errorf("the source redirects more than %d times", maxRedirects)}
 		}
 		return nil
 	}}
@@ -158,7 +158,7 @@ func clientOf(t http.RoundTripper) *http.Client {
 type source struct {
 	client *http.Client
 	url    string
-	// digest is the hash of the bytes as they come, "" where it is not known.
+	// digest is the hash of the bytes as they come, "" for an unknown hash.
 	digest string
 }
 
@@ -203,8 +203,8 @@ func (f *fetcher) bringFrom(ctx context.Context, r *machineconfig.Reference, fro
 	return f.keep(r, from, part)
 }
 
-// download writes the bytes of a source to the file part, and goes on where an earlier download ended. It reports
-// whether it did.
+// download writes the bytes of a source to the file part, and goes on where an earlier download ended. resumed
+// reports whether there was one.
 func (f *fetcher) download(ctx context.Context, from source, part string) (resumed bool, err error) {
 	file, err := f.root.Grow(part)
 	if err != nil {
@@ -258,7 +258,7 @@ func (f *fetcher) receive(ctx context.Context, from source, file *os.File, have 
 		}
 		if resp.StatusCode != http.StatusOK {
 			if have == 0 {
-				return failure{ostree.NeedsAdmin, fmt.Errorf("it answers %s to a request for everything", resp.Status)}
+				return failure{ostree.NeedsAdmin, fmt.Errorf("the source answers %s to a request for everything", resp.Status)}
 			}
 			return f.receive(ctx, from, file, 0)
 		}
@@ -282,7 +282,7 @@ func (f *fetcher) receive(ctx context.Context, from source, file *os.File, have 
 }
 
 func tooLarge() error {
-	return failure{ostree.Invalid, fmt.Errorf("it is larger than %d MiB, which is the limit for a file", maxBytes>>20)}
+	return failure{ostree.Invalid, fmt.Errorf("the file is larger than the limit of %d MiB", maxBytes>>20)}
 }
 
 // begins reports whether a partial answer begins at that byte.
@@ -303,7 +303,7 @@ func away(ctx context.Context, err error) error {
 
 // answered makes an error of an answer that is no success.
 func answered(resp *http.Response) error {
-	err := fmt.Errorf("it answers %s", resp.Status)
+	err := fmt.Errorf("the source answers %s", resp.Status)
 	switch {
 	case resp.StatusCode >= http.StatusInternalServerError, resp.StatusCode == http.StatusTooManyRequests,
 		resp.StatusCode == http.StatusRequestTimeout:
@@ -312,7 +312,7 @@ func answered(resp *http.Response) error {
 	return failure{ostree.NeedsAdmin, err}
 }
 
-// room refuses what the disk has no room for. A length below 0 is not known.
+// room refuses bytes that the disk has no room for. A length below 0 is not known.
 func (f *fetcher) room(length, have int64) error {
 	if length > maxBytes-have {
 		return tooLarge()
@@ -360,8 +360,8 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// keep verifies the bytes in the file part, decompresses them where that is needed, and gives them their name. The file
-// part is gone afterwards, unless it could not be read.
+// keep verifies the bytes in the file part, decompresses them where that is needed, and gives them their name. Wrong
+// bytes are removed.
 func (f *fetcher) keep(r *machineconfig.Reference, from source, part string) error {
 	known := strings.Replace(from.digest, ":", "-", 1)
 	if known != "" {
@@ -414,7 +414,7 @@ func (f *fetcher) keep(r *machineconfig.Reference, from source, part string) err
 	return f.root.Fsync(Dir)
 }
 
-// verify refuses and removes a file whose hash is another one.
+// verify refuses and removes a file with another hash.
 func (f *fetcher) verify(name, want string) error {
 	function, sum, _ := strings.Cut(want, "-")
 	h := sha512.New()
@@ -425,8 +425,8 @@ func (f *fetcher) verify(name, want string) error {
 	if err != nil || got == sum {
 		return err
 	}
-	wrong := fmt.Errorf("the bytes there have the hash %s-%s, and %s is wanted: correct the configuration, or what the "+
-		"source has", function, got, want)
+	wrong := fmt.Errorf("the bytes there have the hash %s-%s, and %s is wanted: correct the configuration or the "+
+		"source", function, got, want)
 	return errors.Join(failure{ostree.Invalid, wrong}, f.root.Remove(name))
 }
 
@@ -459,7 +459,7 @@ func (f *fetcher) expand(from, to string) error {
 	defer func() { _ = out.Close() }()
 	z, err := gzip.NewReader(in)
 	if err != nil {
-		return failure{ostree.Invalid, fmt.Errorf("it is not compressed by gzip: %w", err)}
+		return failure{ostree.Invalid, fmt.Errorf("the source is not compressed by gzip: %w", err)}
 	}
 	n, err := io.Copy(&sparing{f, out}, io.LimitReader(z, maxBytes+1))
 	switch {

@@ -215,7 +215,7 @@ func TestWhatCantBeFetchedIsNamedAndLeavesNothing(t *testing.T) {
 		{"no server", away.URL + "/a", false, ostree.Retryable, "connection refused"},
 		{"a redirect without TLS", s.URL + "/plainly", false, ostree.NeedsAdmin, "which is not https"},
 		{"redirects for ever", s.URL + "/round", false, ostree.NeedsAdmin, "more than 5 times"},
-		{"too large", s.URL + "/huge", false, ostree.Invalid, "larger than 4096 MiB"},
+		{"too large", s.URL + "/huge", false, ostree.Invalid, "larger than the limit of 4096 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			store := newStore(t)

@@ -26,7 +26,7 @@ type login struct {
 	authorization string // "" as long as the registry has not demanded one
 }
 
-// RoundTrip answers a challenge of a registry. A registry makes another one when a token has ended.
+// RoundTrip answers a challenge of a registry. A registry demands a new token when the old token has ended.
 func (l *login) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != l.host {
 		return l.base.RoundTrip(r)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package contents keeps what configurations have by reference: a file's contents that are at a URL or in a registry.
+// Package contents keeps the contents that configurations have by reference: those at a URL or in a registry.
 // They are fetched while the node serves, verified, and kept by their content on the host, once for all configurations:
 //
 //	store := contents.Store{Root: root, Say: say}
@@ -8,8 +8,8 @@
 //	configuration = store.Fill(configuration) // its files have their contents
 //	err = store.Sweep(committed, previous)    // and all other contents go
 //
-// A name in the store is the hash of the bytes. It appears by one rename, after the bytes are verified and durable. So
-// what has a name is whole, also after a power cut.
+// A name in the store is the hash of the bytes. The name appears by one rename, after the bytes are verified and
+// durable. So a file with such a name is whole, also after a power cut.
 package contents
 
 import (
@@ -33,7 +33,7 @@ const partPrefix = ".part-"
 // Store is the kept contents of one host.
 type Store struct {
 	Root *files.Root
-	// Say tells people what is being fetched.
+	// Say tells people which contents are being fetched.
 	Say func(what string)
 
 	mapped map[string][]byte // by key: see files.Root.Map
@@ -97,8 +97,8 @@ func (s *Store) bytes(r *machineconfig.Reference) ([]byte, error) {
 // Whole refuses a filled configuration of which the host lacks contents.
 func Whole(cfg *machineconfig.Config) error {
 	for _, f := range Lacking(cfg) {
-		return fmt.Errorf("%s: the contents of file %s (%s) are not on the host any more; apply it again, which fetches them",
-			cfg.Name, f.Path, f.Reference)
+		return fmt.Errorf("%s: the contents of file %s (%s) are not on the host any more; apply the configuration again "+
+			"to fetch them", cfg.Name, f.Path, f.Reference)
 	}
 	return nil
 }

@@ -271,7 +271,7 @@ func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool
 		for j, a := range f.Append {
 			one(a, fmt.Sprintf("%s.append[%d]", at, j), f.Path)
 			if !util.NilOrEmpty(a.Source) && fetched(*a.Source) {
-				problems = append(problems, fmt.Sprintf("%s.append[%d].source (%s): what is appended must be in the document "+
+				problems = append(problems, fmt.Sprintf("%s.append[%d].source (%s): appended contents must be in the document "+
 					"itself as a data: URL", at, j, f.Path))
 			}
 		}

@@ -57,7 +57,7 @@ func (r *Reference) Key() string {
 	return key
 }
 
-// Is reports whether data are the contents. It is false where the reference says too little to decide that.
+// Is reports whether data are the contents. A reference without a hash is not enough to say so.
 func (r *Reference) Is(data []byte) bool { return r.Hash != "" && verify(data, r.Hash) == nil }
 
 // String says the reference for people: where the contents are, and their hash.
@@ -108,7 +108,7 @@ func referable(res types.Resource) (*Reference, error) {
 		return nil, fmt.Errorf("source: contents must be in the document itself as a data: URL, or at an https: or oci: "+
 			"reference with a hash, not at %q", u.Scheme+":")
 	case u.User != nil || slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.matchString):
-		return nil, errors.New("source: credentials in a URL can be read by everybody who reads the document; leave them out")
+		return nil, errors.New("source: credentials in a URL can be read by all readers of the document; leave them out")
 	case hash == "":
 		return nil, errors.New("source: contents must be in the document itself, or have a verification.hash: sha512- or " +
 			"sha256-, and the hex digits of the contents after decompression")

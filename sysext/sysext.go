@@ -7,7 +7,7 @@
 //	wrong := sysext.Judge(configuration, osRelease)
 //	err := sysext.Merged(root, configuration)
 //
-// A raw image is known by its name alone: nothing reads what is in it.
+// A raw image is known by its name alone: nothing reads the image.
 package sysext
 
 import (
@@ -47,7 +47,7 @@ func Of(cfg *machineconfig.Config) []Extension {
 	}
 	found := map[string]Extension{}
 	add := func(name string, file bool) {
-		for _, dir := range slices.Backward(dirs) {
+		for _, dir := range dirs {
 			rest, below := strings.CutPrefix(path.Clean(name), dir+"/")
 			if !below {
 				continue
@@ -178,7 +178,7 @@ func variables(text []byte) map[string]string {
 	return out
 }
 
-// mergedPath is where systemd-sysext writes what it has laid over /usr or /opt.
+// mergedPath is where systemd-sysext writes which extensions lie over /usr or /opt.
 const mergedPath = ".systemd-sysext/extensions"
 
 // Host is a host as extensions see it.
@@ -216,7 +216,7 @@ func Merged(root Host, cfg *machineconfig.Config) error {
 				return err
 			}
 			if !same {
-				return fmt.Errorf("extension %s: /%s is not what %s is", e.Name, rest, f.Path)
+				return fmt.Errorf("extension %s: /%s does not have the bytes of %s", e.Name, rest, f.Path)
 			}
 		}
 	}

@@ -123,9 +123,9 @@ func TestWhatIsNotMergedIsNamed(t *testing.T) {
 	}
 	says("extension x (/etc/extensions/x) is not merged")
 	write("/usr/.systemd-sysext/extensions", "x\n")
-	says("/usr/bin/x is not what /etc/extensions/x/usr/bin/x is")
+	says("/usr/bin/x does not have the bytes of /etc/extensions/x/usr/bin/x")
 	write("/usr/bin/x", "one")
-	says("/usr/bin/x is not what")
+	says("/usr/bin/x does not have the bytes of")
 	write("/usr/bin/x", "two")
 	says("extension y")
 	write("/usr/.systemd-sysext/extensions", "x\ny\n")

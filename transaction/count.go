@@ -40,9 +40,9 @@ func (e *Engine) countBoots(ctx context.Context, p *Pending, before []ostree.Dep
 	return nil
 }
 
-// countReboot makes the boot loader count the boots of a deployment of somebody else to which an ordered reboot leads,
-// if the boot loader can. It does so only where the machine would fall back on the deployment that runs: the order of
-// the boot entries is that of somebody else, and stays.
+// countReboot makes the boot loader count the boots of the deployment to which an ordered reboot leads, if the boot
+// loader can. Boots are counted only where the machine would fall back on the deployment that runs: another program has
+// decided the order of the boot entries, and that order stays.
 func (e *Engine) countReboot(ctx context.Context, p *Pending) error {
 	if !e.counts(p.Road) || !p.deploys() {
 		return nil

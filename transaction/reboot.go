@@ -26,7 +26,7 @@ type Rebooted struct {
 	// Soft means that only the userspace is restarted.
 	Soft bool `json:"soft,omitempty"`
 	// Kernel is the newest kernel that was installed. Wanted is since when programs of the host had said that they want a
-	// reboot, by api.RebootKind: what they say right after the boot is no new want.
+	// reboot, by api.RebootKind: the same answer right after the boot is no new want.
 	Kernel string               `json:"kernel,omitempty"`
 	Wanted map[string]time.Time `json:"wanted,omitempty"`
 	// Baseline, after a no, is for the next verdict. It is nil once the host was found healthy.
@@ -88,7 +88,7 @@ func (e *Engine) BeginReboot(ctx context.Context, r *Record, o Reboot) error {
 	return nil
 }
 
-// order notes that an order begins. What the host still owes after the order before, it owes after this one.
+// order notes that an order begins. A verdict that is due since an earlier order stays due.
 func (r *Record) order(o Rebooted, now time.Time) {
 	o.Begun = now.UTC().Truncate(time.Second)
 	if was := r.Rebooted; was != nil {
@@ -140,8 +140,8 @@ func (o *Rebooted) failed(why string) {
 	}
 }
 
-// decideReboot decides about an ordered reboot. Whichever deployment boots is the one that is proved. Where the boot
-// leads to the deployment before, and the other one is still the default, that one would be tried for ever.
+// decideReboot decides about an ordered reboot. The deployment that boots is proved. Where that is the deployment
+// before, and the other one is still the default, the host goes back: each boot would try the other one again.
 func decideReboot(p *Pending, s situation) Decision {
 	fellBack := p.deploys() && s.Booted == p.From && s.Default == p.Deployment
 	other := *p
