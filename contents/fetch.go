@@ -251,8 +251,9 @@ func (f *fetcher) receive(ctx context.Context, from source, file *os.File, have 
 	defer func() { _ = resp.Body.Close() }()
 	switch {
 	case resp.StatusCode == http.StatusPartialContent && begins(resp, have):
-	case resp.StatusCode == http.StatusOK, resp.StatusCode == http.StatusRequestedRangeNotSatisfiable,
-		resp.StatusCode == http.StatusPartialContent:
+	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && have > 0:
+		return nil // no byte is after these; their hash decides whether they are the right ones
+	case resp.StatusCode == http.StatusOK, resp.StatusCode == http.StatusPartialContent:
 		if err := file.Truncate(0); err != nil {
 			return err
 		}

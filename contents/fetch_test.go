@@ -166,17 +166,30 @@ func TestAnInterruptedFetchGoesOn(t *testing.T) {
 	if want := []string{fmt.Sprintf("bytes=%d-", len(data)/2)}; !slices.Equal(ranges, want) {
 		t.Errorf("asked for %q, not %q", ranges, want)
 	}
-	// What is there already may be of another version of the file.
-	store = newStore(t)
+	// The program was killed right after the last byte.
+	store, ranges = newStore(t), nil
 	if err := store.Root.MkdirAll(Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	part := filepath.Join(store.Root.Path(), Dir, partPrefix+sha(data))
-	if err := os.WriteFile(part, []byte("an older version"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(store.Root.Path(), Dir, partPrefix+sha(data)), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Fetch(t.Context(), cfg); err != nil {
-		t.Errorf("a part of an older version was not dropped: %v", err)
+	if err := store.Fetch(t.Context(), cfg); err != nil || len(ranges) != 1 {
+		t.Errorf("a whole part: asked for %q, %v", ranges, err)
+	}
+	// What is there already may be of another version of the file, and a longer one.
+	for _, older := range [][]byte{[]byte("an older version"), bytes.Repeat([]byte("older"), len(data))} {
+		store = newStore(t)
+		if err := store.Root.MkdirAll(Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		part := filepath.Join(store.Root.Path(), Dir, partPrefix+sha(data))
+		if err := os.WriteFile(part, older, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Fetch(t.Context(), cfg); err != nil {
+			t.Errorf("a part of an older version was not dropped: %v", err)
+		}
 	}
 }
 
