@@ -98,13 +98,9 @@ func (h *Host) judgeExtensions(ctx context.Context, a *attempt) error {
 	return Unreconcilable(a.result.Plan)
 }
 
-// extensionsCheck asks whether the extensions of a revision are merged, as the revision has them.
-func (h *Host) extensionsCheck(rev *transaction.Revision) transaction.Check {
+// extensionsCheck asks whether the extensions of a configuration are merged, as the configuration has them.
+func (h *Host) extensionsCheck(cfg *machineconfig.Config) transaction.Check {
 	return transaction.Check{Name: "system extensions", Run: func(context.Context) error {
-		cfg, err := h.revision(rev)
-		if err != nil {
-			return nil //nolint:nilerr // another check compares the host with the configuration
-		}
 		return sysext.Merged(h.root, cfg)
 	}}
 }

@@ -265,7 +265,8 @@ func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 	if err != nil {
 		return err
 	}
-	checks = append(checks, h.meansCheck(false), h.extensionsCheck(&p.Revision))
+	cfg, _ := h.revision(&p.Revision) // status tells people of a copy that can't be read
+	checks = append(checks, h.meansCheck(false), h.extensionsCheck(cfg))
 	checks = append(checks, transaction.Check{Name: "services", Run: func(ctx context.Context) error {
 		now, err := h.states(ctx, slices.Sorted(maps.Keys(before)))
 		if err != nil {
@@ -505,5 +506,5 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 		first = append(first, transaction.Check{Name: "container images", Patient: true, Run: ask},
 			transaction.Check{Name: "bound images", After: "container images", Run: lacks})
 	}
-	return slices.Concat(first, []transaction.Check{h.meansCheck(true), h.extensionsCheck(&p.Revision)}, checks), nil
+	return slices.Concat(first, []transaction.Check{h.meansCheck(true), h.extensionsCheck(cfg)}, checks), nil
 }

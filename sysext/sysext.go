@@ -191,6 +191,10 @@ type Host interface {
 // Merged returns an error that names an extension of the configuration that is not merged, or a file of an extension
 // that is not what the configuration has.
 func Merged(root Host, cfg *machineconfig.Config) error {
+	all := Of(cfg)
+	if len(all) == 0 {
+		return nil
+	}
 	there := map[string]bool{}
 	for _, hierarchy := range []string{"/usr", "/opt"} {
 		text, err := root.ReadFile(path.Join(hierarchy, mergedPath))
@@ -201,7 +205,7 @@ func Merged(root Host, cfg *machineconfig.Config) error {
 			there[name] = true
 		}
 	}
-	for _, e := range Of(cfg) {
+	for _, e := range all {
 		if !there[e.Name] {
 			return fmt.Errorf("extension %s (%s) is not merged: journalctl -u %s shows why", e.Name, e.Place, Unit)
 		}
