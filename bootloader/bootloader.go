@@ -50,6 +50,8 @@ type Loader struct {
 	run  Run
 	kind kind
 	why  string // the reason why the kind is unknown
+	// checkpoint empties the journal of the file system of a directory, see files.Root.Checkpoint.
+	checkpoint func(dir string) error
 	// config is GRUB's configuration, generator the program that makes it, and source the file of its settings that has
 	// our arguments.
 	config, generator, source string
@@ -75,7 +77,7 @@ const (
 
 // Find finds out which boot loader the host has, by the files that it reads.
 func Find(root *files.Root, run Run) *Loader {
-	l := &Loader{root: root, run: run}
+	l := &Loader{root: root, run: run, checkpoint: root.Checkpoint}
 	if err := l.find(); err != nil {
 		l.kind, l.why = unknown, err.Error()
 	}

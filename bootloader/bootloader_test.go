@@ -90,6 +90,13 @@ func generator(root *files.Root) Run {
 	}
 }
 
+// found is the boot loader of a host. The journal of the file system that the test is on stays as it is.
+func found(root *files.Root) *Loader {
+	l := Find(root, generator(root))
+	l.checkpoint = func(string) error { return nil }
+	return l
+}
+
 // contents are all files of a host.
 func contents(t *testing.T, root *files.Root) map[string]string {
 	t.Helper()
@@ -173,7 +180,7 @@ func TestAChangeHasBothOfItsSides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := made(t, c.host)
-			l := Find(root, generator(root))
+			l := found(root)
 			before := contents(t, root)
 			change := prepared(t, l, c.a)
 			if d := differing(before, contents(t, root)); len(d) > 0 {
@@ -255,7 +262,7 @@ func TestADiskThatIsFullKeepsNoSideFromComingBack(t *testing.T) {
 				}
 			})
 			root := madeAt(t, dir, long(c.host))
-			l := Find(root, generator(root))
+			l := found(root)
 			before := contents(t, root)
 			change := prepared(t, l, c.a)
 			if err := l.Write(t.Context(), change, false, nil); err != nil {
@@ -332,7 +339,7 @@ func TestWhatOthersHaveWrittenIsBroughtToTheSide(t *testing.T) {
 	}
 
 	root = made(t, debian)
-	l = Find(root, generator(root))
+	l = found(root)
 	change = prepared(t, l, Arguments{Append: arguments.Append, Owned: arguments.Owned, Wanted: arguments.Wanted})
 	name = "boot/grub/grub.cfg"
 	write("# anew\n" + grubConfig("quiet"))

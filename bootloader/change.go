@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -417,7 +418,7 @@ func (l *Loader) Write(ctx context.Context, data []byte, old bool, before func(p
 				return fmt.Errorf("making %s by %s: %w", w.Path, c.Generator, err)
 			}
 		}
-		if err := l.put(w, old); err != nil {
+		if err := l.put(ctx, w, old); err != nil {
 			return fmt.Errorf("writing the boot loader's files: %w", err)
 		}
 	}
@@ -444,10 +445,11 @@ func (l *Loader) State(data []byte, old bool) (written, booted bool, err error) 
 // between is how the names begin of what lies beside the boot loader's files. No boot loader reads such a name.
 const between = files.StagePrefix + "boot-"
 
-// put replaces one file. GRUB reads a disk without its journal: shortly after a power cut it may still see the replaced
-// file. So that one is kept under another name until Forget, or its blocks could have other contents by then. The other
-// side links the kept file in again, which needs no room on a disk that is full.
-func (l *Loader) put(w write, old bool) error {
+// put replaces one file. A boot loader reads a disk without its journal: it does not see what the journal alone has,
+// and of what the kernel then writes to its place a power cut leaves any part. So the new file has all of itself in its
+// place before the rename. The replaced one is kept under another name until Forget, and stays whole for a boot loader
+// that still sees the old directory. The other side links the kept file in again, which needs no room on a full disk.
+func (l *Loader) put(ctx context.Context, w write, old bool) error {
 	at, err := l.root.Resolve(w.Path)
 	if err != nil {
 		return err
@@ -469,10 +471,36 @@ func (l *Loader) put(w write, old bool) error {
 		return err
 	}
 	_ = l.root.Link(at, dir, keep) // a new file has none before it; a file system without links keeps no journal either
-	if w.data == nil {
-		return errors.Join(l.root.Remove(at), l.root.Fsync(dir))
+	if err := l.settle(ctx, w.Role, dir); err != nil {
+		return err
 	}
-	return errors.Join(l.root.Replace(dir, next, at), l.root.Fsync(dir))
+	if w.data == nil {
+		err = l.root.Remove(at)
+	} else {
+		err = l.root.Replace(dir, next, at)
+	}
+	return errors.Join(err, l.root.Fsync(dir), l.settle(ctx, w.Role, dir))
+}
+
+// refreeze freezes the file system of "$1" for a moment, which empties its journal. Between the two only SIGKILL ends
+// the shell. Another program, as one that makes a backup, may have frozen the file system already.
+const refreeze = `trap '' HUP INT QUIT TERM
+for pause in 1 1 2 3 5 8 10; do
+	fsfreeze --freeze "$1" && exec fsfreeze --unfreeze "$1"
+	sleep "$pause"
+done
+exit 1`
+
+// settle empties the journal of the file system of a directory, where the boot loader reads files of that role.
+func (l *Loader) settle(ctx context.Context, r role, dir string) error {
+	if r != roleGenerated && r != roleEntry {
+		return nil
+	}
+	err := l.checkpoint(dir)
+	if errors.Is(err, errors.ErrUnsupported) {
+		_, err = l.run(context.WithoutCancel(ctx), "sh", "-c", refreeze, "sh", filepath.Join(l.root.Path(), dir))
+	}
+	return err
 }
 
 // beside makes contents durable under the name next beside the file that they are for, whose owner and mode they get.
