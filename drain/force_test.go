@@ -4,6 +4,8 @@ package drain
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,17 +16,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/noderefit/noderefit/api"
 )
 
-// gatekeeper is an API server that answers evictions and deletions, with an error or a yes.
+// gatekeeper is an API server that answers evictions and deletions, with an error or a yes. A request is wrong that does
+// not name the very pod, or gives it another time to end than its own.
 type gatekeeper struct {
 	evict, remove *apierrors.StatusError
 	asked         []string
+	wrong         []string
 }
 
 func (g *gatekeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if o := optionsOf(r); o == nil || o.Preconditions == nil || *o.Preconditions.UID != "1" || o.GracePeriodSeconds != nil {
+		g.wrong = append(g.wrong, fmt.Sprintf("%s with %+v", r.Method, o))
+	}
 	answer := g.remove
 	if strings.HasSuffix(r.URL.Path, "/eviction") {
 		answer = g.evict
@@ -42,6 +50,23 @@ func (g *gatekeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(int(status.Code))
 	_, _ = w.Write(data)
+}
+
+// optionsOf returns how a request has a pod deleted.
+func optionsOf(r *http.Request) *metav1.DeleteOptions {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return nil
+	}
+	if eviction, is := object.(*policyv1.Eviction); is {
+		return eviction.DeleteOptions
+	}
+	options, _ := object.(*metav1.DeleteOptions)
+	return options
 }
 
 func TestForceEvictsFirstAndDeletesOnlyWhatIsRefused(t *testing.T) {
@@ -79,6 +104,9 @@ func TestForceEvictsFirstAndDeletesOnlyWhatIsRefused(t *testing.T) {
 			a := <-r.answers
 			if !slices.Equal(keeper.asked, c.asked) {
 				t.Errorf("it asked %v, want %v", keeper.asked, c.asked)
+			}
+			if len(keeper.wrong) > 0 {
+				t.Errorf("it sent %q", keeper.wrong)
 			}
 			if a.uid != "1" || a.force == c.gentle || (a.forced == "a/web") != c.forced {
 				t.Errorf("it says %+v", a)

@@ -73,6 +73,37 @@ func TestTestsThatThePagesNameAreThere(t *testing.T) {
 	}
 }
 
+// kured has the flags of kured's command.
+var kured = strings.Fields(`
+	--alert-filter-match-only --alert-filter-regexp --alert-firing-only --annotate-nodes --blocking-pod-selector
+	--concurrency --drain-delay --drain-grace-period --drain-pod-selector --drain-timeout --ds-name --ds-namespace
+	--end-time --force-reboot --lock-annotation --lock-release-delay --lock-ttl --log-format --message-template-drain
+	--message-template-reboot --message-template-uncordon --metrics-host --metrics-port --node-id --notify-url --period
+	--post-reboot-node-labels --pre-reboot-node-labels --prefer-no-schedule-taint --prometheus-url --reboot-command
+	--reboot-days --reboot-delay --reboot-method --reboot-sentinel --reboot-sentinel-command --reboot-signal
+	--skip-wait-for-delete-timeout --slack-channel --slack-hook-url --slack-username --start-time --time-zone`)
+
+// The page for people who come from kured has each of its flags, and another page has the test of each.
+func TestEveryFlagOfKuredHasItsPlaceAndItsTest(t *testing.T) {
+	const page = "docs/coming-from-kured.md"
+	all := pages(t)
+	for _, wrong := range checkFlags(kured, all[page], false) {
+		t.Errorf("%s: %s", page, wrong)
+	}
+	for _, wrong := range checkFlags(kured, all[traces], true) {
+		t.Errorf("%s: %s", traces, wrong)
+	}
+}
+
+func TestAFlagWithoutItsRowIsFound(t *testing.T) {
+	page := "`--c` is gone.\n| `--a`, `--b` | here | `x TestX` |\n| there | `--c` | `x TestX` |\n| `--d` | none | |\n"
+	for tested, want := range map[bool][]string{false: {"no row has --c"}, true: {"no row has --c", "the row of --d names no test"}} {
+		if got := checkFlags([]string{"--a", "--b", "--c", "--d"}, page, tested); !slices.Equal(got, want) {
+			t.Errorf("tested %t: found %q, want %q", tested, got, want)
+		}
+	}
+}
+
 // The decisions are on a page for each area, and people find them through the index.
 func TestTheIndexOfDecisionsHasEverySection(t *testing.T) {
 	checked := 0
@@ -123,6 +154,7 @@ var (
 	span    = regexp.MustCompile("`[^`\n]*`")
 	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
 	aTest   = regexp.MustCompile("`([a-z0-9/]+ Test\\w+)`")
+	aFlag   = regexp.MustCompile("`(--[a-z-]+)`")
 )
 
 // checkLinks returns a line for each link of a page, other than to the web, to a file or heading that is not there.
@@ -177,6 +209,29 @@ func checkTests(pages map[string]string, functions map[string]bool) (wrong []str
 			if !functions[match[1]] {
 				wrong = append(wrong, fmt.Sprintf("%s: there is no %s", file, match[1]))
 			}
+		}
+	}
+	return wrong
+}
+
+// checkFlags returns a line for each flag that begins no row of a page's tables; or whose row names no test, where rows
+// have to.
+func checkFlags(flags []string, page string, tested bool) (wrong []string) {
+	rows := map[string]string{}
+	for line := range strings.Lines(page) {
+		if cells := strings.SplitN(line, "|", 3); len(cells) == 3 && cells[0] == "" {
+			for _, match := range aFlag.FindAllStringSubmatch(cells[1], -1) {
+				rows[match[1]] = cells[2]
+			}
+		}
+	}
+	for _, flag := range flags {
+		row, found := rows[flag]
+		switch {
+		case !found:
+			wrong = append(wrong, "no row has "+flag)
+		case tested && !aTest.MatchString(row):
+			wrong = append(wrong, "the row of "+flag+" names no test")
 		}
 	}
 	return wrong
