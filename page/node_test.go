@@ -16,6 +16,23 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
+func TestAWantedRebootIsOnThePages(t *testing.T) {
+	t.Parallel()
+	f := busyCluster()
+	for i := range f.Nodes {
+		if n := &f.Nodes[i]; n.Name == "master-1" {
+			n.Annotations[api.RebootWantedKey] = api.Encode(api.RebootWanted{Reasons: []api.RebootReason{{Kind: api.RebootPackages,
+				Message: "System restart required", Packages: []string{"libc6"}, Since: noon.Add(-2 * time.Hour)}}})
+		}
+	}
+	h := f.handler()
+	for where, text := range map[string]string{
+		"the pool": section(t, get(t, h, "/page/"), "master").text(), "the node": get(t, h, "/page/nodes/master-1").text(),
+	} {
+		contains(t, where, text, "RebootWanted", "a reboot: System restart required (libc6) Since 2026-11-22 10:00 UTC")
+	}
+}
+
 func TestANodesPageSaysAllOfIt(t *testing.T) {
 	t.Parallel()
 	f := busyCluster()
