@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -434,6 +436,30 @@ func TestAnswersWithoutAnEndAreRefused(t *testing.T) {
 	}
 	if held > mostKept {
 		t.Errorf("%d bytes of answers are kept", held)
+	}
+}
+
+// The environment of a process is read once for its proxies, so another process asks.
+func TestASourceIsAskedByTheProxyOfTheEnvironment(t *testing.T) {
+	t.Parallel()
+	q := question{source: &api.OSStreamSource{Cincinnati: &api.CincinnatiSource{URL: "http://graph.example/graph"}}}
+	if os.Getenv("STREAM_HAS_A_PROXY") != "" {
+		if o := offered(t, newFetcher(), q); !slices.Equal(versions(o), []string{"1"}) {
+			t.Errorf("%+v", o)
+		}
+		return
+	}
+	proxy := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Host != "graph.example" {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		fmt.Fprintf(w, `{"nodes":[{"version":"1","payload":%q}]}`, pullspec(1))
+	}))
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	again.Env = append(os.Environ(), "STREAM_HAS_A_PROXY=1", "HTTP_PROXY="+proxy.URL, "http_proxy=", "NO_PROXY=", "no_proxy=")
+	if out, err := again.CombinedOutput(); err != nil || !slices.Equal(proxy.asked(), []string{"GET /graph"}) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
