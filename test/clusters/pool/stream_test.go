@@ -303,11 +303,39 @@ func TestAGraphThatWithdrawsAReleaseHoldsTheNodesThatHaveNotGone(t *testing.T) {
 	if l.stand("s-2").Desired != at {
 		t.Error("a node goes to a release that was withdrawn")
 	}
-	o.change(func() { o.graph = graphOf("[0,2],[1,2]", "1", "2", "3") })
-	l.arrives(graphImage("3"))
+	// The newest one is a dead end, and the one before is behind a barrier.
+	o.change(func() {
+		o.graph = marked("deadend", "5", marked("barrier", "3", graphOf("[0,2],[1,2],[2,3],[3,4]", "1", "2", "3", "4", "5")))
+	})
+	l.until("the newest waits for the barrier", func() bool {
+		_, pool := l.streamed()
+		return pool.Version == "3" && slices.ContainsFunc(pool.Skipped, func(s api.OSStreamSkipped) bool {
+			return s.Version == "4" && s.Reason == "BarrierFirst"
+		})
+	})
+	l.arrives(graphImage("4"))
+	if _, pool := l.streamed(); len(pool.Skipped) != 1 || pool.Skipped[0].Reason != "DeadEnd" {
+		t.Errorf("the stream says of the dead end: %+v", pool)
+	}
+	told, _, _ := l.eye.seen()
+	for node, configs := range told {
+		var images []string
+		for _, c := range configs {
+			images = append(images, l.imageOf(c))
+		}
+		if len(images) < 2 || !slices.Equal(images[len(images)-2:], []string{graphImage("3"), graphImage("4")}) {
+			t.Errorf("%s went to %q, and not by the barrier", node, images)
+		}
+	}
 	if held := l.getPool("worker").Annotations[api.WithheldKey]; held != "" {
 		t.Errorf("the pool is still held: %s", held)
 	}
+}
+
+// marked writes a mark of Fedora's graphs at a release.
+func marked(as, version, graph string) string {
+	at := fmt.Sprintf(`"payload":%q,"metadata":{`, graphImage(version))
+	return strings.Replace(graph, at, at+fmt.Sprintf(`"org.fedoraproject.coreos.updates.%s":"true"`, as), 1)
 }
 
 func TestAStreamThatMakesNoSenseIsRefused(t *testing.T) {
