@@ -214,7 +214,9 @@ func (v *situation) change(t *testing.T, row *datadriven.TestData) *situation {
 
 func decided(t *testing.T, row *datadriven.TestData) string {
 	t.Helper()
-	return string(decide(updating().change(t, row)).name) + "\n"
+	v := updating().change(t, row)
+	v.followOrder()
+	return string(decide(v).name) + "\n"
 }
 
 func TestEveryPhaseHasItsSituation(t *testing.T) {

@@ -113,10 +113,16 @@ func (v *situation) followOrder() {
 				{Type: plan.ActionReboot, Because: o.Why}}}, true
 		return
 	}
-	fresh := !v.pending() || v.host.NeedsReboot
-	if v.node.Orders.ManualReboots && v.due() == nil && fresh && v.plan != nil && v.plan.Reboot {
+	if v.node.Orders.ManualReboots && v.due() == nil && v.undrained() && v.plan != nil && v.plan.Reboot {
 		quiet := *v.plan
 		quiet.Drain, quiet.Reboot = false, false
 		v.plan, v.manual = &quiet, true
 	}
+}
+
+// undrained reports whether no update is under way that the node was drained for, and that reboots the host itself. A
+// commit whose reboot is left to people is made without a cordon, and the host notes at the end that people reboot it.
+func (v *situation) undrained() bool {
+	commits := v.inPhase(transaction.PhasePrepare) || v.inPhase(transaction.PhaseBoot)
+	return !v.pending() || v.host.NeedsReboot || commits && v.node.Cordon == nil
 }

@@ -88,6 +88,7 @@ func TestUnhealthyBootIsSaidAndTheNodeStaysCordoned(t *testing.T) {
 func TestManualRebootIsLeftToPeopleUntilItIsOrdered(t *testing.T) {
 	n := newNode(t)
 	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Apply: time.Second} })
 	n.orders(api.Orders{ManualReboots: true})
 	n.desire(b)
 	waits := func(config string) {
@@ -98,8 +99,8 @@ func TestManualRebootIsLeftToPeopleUntilItIsOrdered(t *testing.T) {
 		})
 	}
 	waits(b)
-	if got := n.host.Counts(); got[fakehost.Ask] != 0 || n.host.Boots() != 0 {
-		t.Errorf("operations %v, %d boots", got, n.host.Boots())
+	if got := n.host.Counts(); got[fakehost.Ask] != 0 || got[fakehost.Apply] != 1 || n.host.Boots() != 0 || n.hasEvents("Cordon") {
+		t.Errorf("operations %v, %d boots, was cordoned: %t", got, n.host.Boots(), n.hasEvents("Cordon"))
 	}
 	n.desire(n.a) // a changed mind
 	n.waitState(api.Done, n.a)

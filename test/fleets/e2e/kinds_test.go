@@ -223,10 +223,10 @@ spec:
     - {from: %s, until: %s}
 ` + canaryStages
 
-// window returns the policy with a window of two hours.
-func window(opens time.Time) string {
+// window returns a policy with a window of two hours.
+func window(policy string, opens time.Time) string {
 	local := func(t time.Time) string { return `"` + t.UTC().Format("2006-01-02T15:04:05") + `"` }
-	return fmt.Sprintf(rebootPolicy, local(opens), local(opens.Add(2*time.Hour)))
+	return fmt.Sprintf(policy, local(opens), local(opens.Add(2*time.Hour)))
 }
 
 // upgradeApt has dpkg upgrade a package whose script says that a reboot is required, as those of Debian's packages do.
@@ -283,7 +283,7 @@ rpm -U --nodeps RPMS/noarch/*.rpm
 
 func kindsReboot(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	_, err := f.Kubectl(ctx, "label", "node", ofApt, "canary=true")
-	must(t, err, f.Apply(ctx, window(time.Now().Add(24*time.Hour))))
+	must(t, err, f.Apply(ctx, window(rebootPolicy, time.Now().Add(24*time.Hour))))
 	booted := boots(f)
 	for name, upgrade := range map[string]string{ofApt: upgradeApt, ofDnf: upgradeDnf,
 		ofOSTree: "ostree admin deploy --os=" + lab.OS + " " + lab.RefV1} {
@@ -299,7 +299,7 @@ func kindsReboot(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, rebootsOf(f, booted, map[string]int{}))
 
 	// The window comes: the canary goes, and its gate holds the others.
-	must(t, f.Apply(ctx, window(time.Now().Add(-time.Minute))), rebootedBy(ctx, f, ofApt))
+	must(t, f.Apply(ctx, window(rebootPolicy, time.Now().Add(-time.Minute))), rebootedBy(ctx, f, ofApt))
 	explains(ctx, t, f, ofDnf, progress.RebootWanted, "gate smoke of stage canary is closed")
 	must(t, rebootsOf(f, booted, map[string]int{ofApt: 1}))
 

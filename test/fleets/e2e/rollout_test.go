@@ -26,7 +26,7 @@ func TestRollouts(t *testing.T) {
 	}{
 		{"a change reaches every node within the budgets", withinBudgets},
 		{"a blocked drain says why, and a revert heals the node", blockedThenReverted},
-		{"a blocked drain goes on when it is released", blockedThenReleased},
+		{"a configuration is committed without a reboot, and people boot it in their window", bootedByPeople},
 		{"a newer configuration during a drain is the one that is applied", changedMidDrain},
 		{"somebody else's uncordon does not lead to a reboot with pods", uncordonedMidDrain},
 		{"a node that somebody had cordoned is updated and stays cordoned", preCordoned},
@@ -184,13 +184,6 @@ func blockedThenReverted(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		t.Error("w0 has booted for a change that was taken back")
 	}
 	must(t, f.Unpin(ctx, "guarded"))
-}
-
-func blockedThenReleased(ctx context.Context, t *testing.T, f *fleet.Fleet) {
-	booted := boots(f)
-	_, after := blocked(ctx, t, f, fleet.WorkerFile("60-blocked", "fourth"))
-	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, names(f)...))
-	bootedOnce(t, f, booted, names(f)...)
 }
 
 func changedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
