@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
@@ -35,24 +36,35 @@ func (h *Host) fetchContents(ctx context.Context, a *attempt) error {
 			return err
 		}
 	}
-	if !a.stages() { // stage holds the lock already
-		release, err := h.lockStaging(ctx, a.verb, settling)
-		if err != nil {
-			return err
-		}
-		defer release()
-	}
-	err := h.sweep(a.record, a.cfg)
-	if err == nil {
-		a.cfg, err = h.fetch(ctx, a.cfg)
-	}
+	var err error
+	a.cfg, err = h.fetch(ctx, a.verb, a.cfg)
 	return err
 }
 
-// fetch returns the configuration with all of its contents.
-func (h *Host) fetch(ctx context.Context, cfg *machineconfig.Config) (*machineconfig.Config, error) {
+// fetch returns the configuration with all of its contents. stage holds the lock of staging already, and each other
+// verb the host's lock. Contents are removed under both locks: the record of a host at work may not have the next
+// configuration yet.
+func (h *Host) fetch(ctx context.Context, verb string, cfg *machineconfig.Config) (*machineconfig.Config, error) {
 	if len(contents.Lacking(cfg)) == 0 {
 		return cfg, nil
+	}
+	if verb == agent.StageVerb.Name {
+		if release, busy := h.lockFile(ctx, hostLock, verb, "is at work", 0); busy == nil {
+			err := h.sweep(cfg)
+			release()
+			if err != nil {
+				return cfg, err
+			}
+		}
+	} else {
+		release, err := h.lockStaging(ctx, verb, settling)
+		if err != nil {
+			return cfg, err
+		}
+		defer release()
+		if err := h.sweep(cfg); err != nil {
+			return cfg, err
+		}
 	}
 	done := h.pull("contents of " + cfg.Name)
 	defer done()
@@ -65,9 +77,10 @@ func (h *Host) fetch(ctx context.Context, cfg *machineconfig.Config) (*machineco
 }
 
 // sweep removes the contents that neither the host's configurations nor next have.
-func (h *Host) sweep(r *transaction.Record, next *machineconfig.Config) error {
-	if !h.exists(contents.Dir) {
-		return nil
+func (h *Host) sweep(next *machineconfig.Config) error {
+	r, err := h.store().Load()
+	if err != nil || !h.exists(contents.Dir) {
+		return err
 	}
 	keep := []*machineconfig.Config{next}
 	revisions := []*transaction.Revision{r.Committed, r.Previous}

@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -25,7 +24,6 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/bootc"
@@ -115,7 +113,7 @@ type Host struct {
 
 	pulling      sync.Mutex
 	pullingSince time.Time
-	lock         *os.File
+	release      func() // of the host's lock
 }
 
 // Open returns the host at dir. Open and later operations report each step of their work to say.
@@ -226,9 +224,7 @@ func (h *Host) contradicts(r *transaction.Record) error {
 
 // Close releases the host, and its lock.
 func (h *Host) Close() {
-	if h.lock != nil {
-		_ = h.lock.Close()
-	}
+	h.unlock()
 	if h.services != nil {
 		h.services.close()
 	}
@@ -255,41 +251,28 @@ const settling = 30 * time.Second
 // proveVerb is the verb under which the proving unit holds the lock.
 const proveVerb = "prove"
 
+// hostLock is the name of the host's lock.
+const hostLock = "lock"
+
 // Lock makes sure that no other process changes the host meanwhile. Other processes are told the verb.
-func (h *Host) Lock(ctx context.Context, verb string) error {
-	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
-		return err
-	}
-	for patience := h.now().Add(settling); ; {
-		f, err := h.root.Lock(transaction.RunDir+"/lock", fmt.Sprintf("machine-config-daemon %s, pid %d", verb, os.Getpid()))
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			h.lock = f
-			return err
-		}
-		refused := &Refused{Err: fmt.Errorf("another operation is at work on this host: %w", err)}
-		if !settles(err) || h.now().After(patience) {
-			return refused
-		}
-		select {
-		case <-ctx.Done():
-			return refused
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+func (h *Host) Lock(ctx context.Context, verb string) (err error) {
+	h.release, err = h.lockFile(ctx, hostLock, verb, "is at work", settling)
+	return err
 }
 
 // settles reports whether the lock that could not be taken is free soon. The holder of that lock records the end of an
-// update, or has just taken the lock and not yet written its name.
+// update, removes contents, or has just taken the lock and not yet written its name.
 func settles(held error) bool {
 	text := held.Error()
 	return !strings.Contains(text, files.HeldBy) || strings.Contains(text, "machine-config-daemon "+proveVerb+",") ||
-		strings.Contains(text, "machine-config-daemon recover,")
+		strings.Contains(text, "machine-config-daemon recover,") ||
+		strings.Contains(text, "machine-config-daemon "+agent.StageVerb.Name+",")
 }
 
 func (h *Host) unlock() {
-	if h.lock != nil {
-		_ = h.lock.Close()
-		h.lock = nil
+	if h.release != nil {
+		h.release()
+		h.release = nil
 	}
 }
 

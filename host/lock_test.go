@@ -20,6 +20,7 @@ func TestACommandWaitsForWhatWritesTheEndOfAnUpdateDown(t *testing.T) {
 		"":                                     false,
 		"machine-config-daemon prove, pid 1":   false,
 		"machine-config-daemon recover, pid 1": false,
+		"machine-config-daemon stage, pid 1":   false,
 		"machine-config-daemon apply, pid 1":   true,
 		"somebody else":                        true,
 	} {

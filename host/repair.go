@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -49,7 +50,7 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 	}
 	cfg, err := h.revision(r.Committed)
 	if err == nil {
-		cfg, err = h.fetch(ctx, cfg)
+		cfg, err = h.fetch(ctx, agent.RepairVerb.Name, cfg)
 	}
 	if err != nil {
 		return err

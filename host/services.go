@@ -357,7 +357,7 @@ func (h *Host) askVerdict(ctx context.Context, a *attempt) error {
 	if ctx.Err() != nil {
 		return ctx.Err() // the caller stops this process: that is no verdict
 	}
-	if h.lock == nil {
+	if h.release == nil {
 		if err := h.waitLock(ctx); err != nil {
 			return err
 		}
@@ -406,7 +406,7 @@ func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
 		err = errors.Join(h.unstage(ctx, r.Committed.Digest), h.plain.Cleanup(ctx))
 	}
 	if release, busy := h.lockStaging(ctx, "settle", 0); busy == nil { // a running stage sweeps by itself
-		err = errors.Join(err, h.sweep(r, nil))
+		err = errors.Join(err, h.sweep(nil))
 		release()
 	}
 	if err != nil {

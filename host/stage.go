@@ -80,8 +80,8 @@ func (h *Host) lockStaging(ctx context.Context, verb string, patience time.Durat
 	return h.lockFile(ctx, "staging.lock", verb, "stages", patience)
 }
 
-// lockFile takes a lock beside the host's own. Where another process still holds the lock after patience, the error is
-// a *Refused that names the holder and its work.
+// lockFile takes a lock of the host. Where another process still holds the lock after patience, the error is a *Refused
+// that names the holder and its work. Nobody waits for the host's own lock unless that lock is free soon.
 func (h *Host) lockFile(ctx context.Context, name, verb, does string, patience time.Duration) (func(), error) {
 	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (h *Host) lockFile(ctx context.Context, name, verb, does string, patience t
 			return nil, err
 		}
 		refused := &Refused{Err: fmt.Errorf("another operation %s on this host: %w", does, err)}
-		if !h.now().Before(end) {
+		if !h.now().Before(end) || name == hostLock && !settles(err) {
 			return nil, refused
 		}
 		select {
