@@ -42,6 +42,7 @@ type machine struct {
 	soft         bool              // the first boot of B is one of the userspace alone
 	order        bool              // B is somebody else's, and a reboot is ordered
 	readOnly     bool              // the counter can't be set
+	unreadable   bool              // nor read
 	off, last    bool              // last: the power went on B with no boot left
 	disk         map[string]string // as it is when the power is gone
 }
@@ -190,15 +191,23 @@ func (m *machine) Discard(_ context.Context, id string) error {
 func (m *machine) Limit() int { return m.limit }
 
 func (m *machine) Set(boots int) (bool, error) {
-	if m.readOnly {
+	if m.unreadable || m.readOnly {
 		return false, unix.EROFS
 	}
 	return true, m.effect(func() { m.left, m.counted = boots, true })
 }
 
-func (m *machine) Left() (int, bool, error) { return m.left, m.counted, nil }
+func (m *machine) Left() (int, bool, error) {
+	if m.unreadable {
+		return 0, false, unix.EIO
+	}
+	return m.left, m.counted, nil
+}
 
 func (m *machine) Clear() error {
+	if m.unreadable {
+		return unix.EIO
+	}
 	if !m.counted {
 		return nil
 	}
@@ -491,5 +500,58 @@ func TestARefusedOrderEndsTheOneBeforeToo(t *testing.T) {
 	if r, loading = m.engine.store().Load(); errors.Join(err, loading) != nil || r.Pending != nil || r.State != Done ||
 		m.counted || r.Rebooted.ID != "two" || r.Rebooted.Ended.IsZero() || r.Rebooted.Failed != "a deployment waits" {
 		t.Errorf("%v, %+v, %+v, %d left (%v)", err, r.Standing, r.Rebooted, m.left, m.counted)
+	}
+}
+
+// A counter that can't be read keeps no order from its end.
+func TestAnOrderEndsWithoutTheCounter(t *testing.T) {
+	ended := func(what string, m *machine, state State) {
+		t.Helper()
+		r, err := m.engine.store().Load()
+		if err != nil || r.Pending != nil || r.State != state || r.Rebooted == nil || r.Rebooted.Ended.IsZero() {
+			t.Errorf("%s: %+v, pending %+v, %+v, %v", what, r.Standing, r.Pending, r.Rebooted, err)
+		}
+	}
+	m := newMachine(t, 3, 0, "B", "A")
+	m.unreadable = true
+	if err := m.reboot(t.Context()); !errors.Is(err, unix.EROFS) {
+		t.Errorf("boots that can't be counted: %v", err)
+	}
+	ended("boots that can't be counted", m, Done)
+
+	for what, next := range map[string]func(*machine, *Record) error{
+		"refused": func(m *machine, r *Record) error {
+			return m.engine.RefuseReboot(r, Rebooted{ID: "two"}, errors.New("a deployment waits"))
+		},
+		"ordered again": func(m *machine, r *Record) error {
+			return m.engine.BeginReboot(t.Context(), r, Reboot{Booted: "A", Next: "B"})
+		},
+	} {
+		m = newMachine(t, 3, 0, "B", "A")
+		err := m.reboot(t.Context())
+		r, loading := m.engine.store().Load()
+		if err = errors.Join(err, loading); err != nil {
+			t.Fatal(err)
+		}
+		m.unreadable = true
+		if err := next(m, r); !errors.Is(err, unix.EIO) {
+			t.Errorf("%s: %v", what, err)
+		}
+		ended(what, m, Done)
+	}
+
+	for healthy, state := range map[bool]State{true: Done, false: Degraded} {
+		m = newMachine(t, 3, 0, "A", "O")
+		m.unreadable = true
+		r, err := m.engine.store().Load()
+		if err == nil {
+			err = m.engine.BeginReboot(t.Context(), r, Reboot{Booted: "A", Next: "A", Timeout: time.Hour})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.boot(func(string, int) bool { return true })
+		m.turn(t.Context(), healthy)
+		ended(fmt.Sprintf("a boot of the same deployment, healthy %v", healthy), m, state)
 	}
 }

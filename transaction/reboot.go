@@ -3,6 +3,7 @@
 package transaction
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,8 @@ func (e *BadBoot) Unwrap() error { return e.Err }
 // BeginReboot records that a reboot is about to begin. The next boot, of any deployment, is to be proved.
 func (e *Engine) BeginReboot(ctx context.Context, r *Record, o Reboot) error {
 	if was := r.Pending; was != nil { // an earlier order, whose boots may be counted
-		if err := e.uncount(was.Road); err != nil {
-			return err
+		if err := e.uncount(was); err != nil {
+			return cmp.Or(e.RefuseReboot(r, o.Rebooted, err), err)
 		}
 	}
 	p := &Pending{Phase: PhaseBoot, Road: RoadReboot, From: o.Booted, BootID: e.BootID, MaxAttempts: maxAttempts,
@@ -114,14 +115,13 @@ func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
 	return errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r))
 }
 
-// WithdrawReboot forgets a reboot that has not come, or whose verdict is not needed any more.
+// WithdrawReboot forgets a reboot that has not come, or whose verdict is not needed any more. The order ends also where
+// the boot loader goes on counting, which the error says.
 func (e *Engine) WithdrawReboot(r *Record, why string) error {
-	if err := e.uncount(r.Pending.Road); err != nil {
-		return err
-	}
+	err := e.uncount(r.Pending)
 	r.Rebooted.failed(why)
 	r.over("", e.Now())
-	return e.store().save(r)
+	return errors.Join(err, e.store().save(r))
 }
 
 // over ends a reboot after which the host has what it had before.
@@ -175,7 +175,7 @@ func decideReboot(p *Pending, s situation) Decision {
 func (e *Engine) settleReboot(r *Record) error {
 	p, o := r.Pending, r.Rebooted
 	for _, step := range []func() error{
-		func() error { return fault("settle") }, func() error { return e.uncount(p.Road) },
+		func() error { return fault("settle") }, func() error { return e.uncount(p) },
 		func() error { return fault("uncounted") },
 	} {
 		if err := step(); err != nil {
@@ -211,9 +211,7 @@ func (r *Record) withhold(w Withheld, now time.Time) {
 // unhealthy keeps the host where it is after a no: there is no other deployment to go back to.
 func (e *Engine) unhealthy(r *Record, why string) error {
 	p := r.Pending
-	if err := e.uncount(p.Road); err != nil {
-		return err
-	}
+	err := e.uncount(p)
 	if c := r.Committed; c != nil {
 		c.Deployment = p.Deployment
 	}
@@ -224,7 +222,7 @@ func (e *Engine) unhealthy(r *Record, why string) error {
 	r.Rebooted.Baseline, r.Pending = &baseline, nil
 	r.setState(Degraded, "the host is not healthy since its reboot, and has nothing to go back to: "+why, e.Now())
 	e.Say("prove", r.Reason)
-	return errors.Join(fault("unhealthy"), e.store().save(r))
+	return errors.Join(err, fault("unhealthy"), e.store().save(r))
 }
 
 // strands reports whether an ordered reboot has nothing to go back to.

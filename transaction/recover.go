@@ -156,7 +156,7 @@ func (e *Engine) situation(ctx context.Context, r *Record) (situation, error) {
 			e.Say("recover", err.Error())
 		}
 	}
-	if p := r.Pending; p == nil || !e.counts(p.Road) || s.Booted != p.From {
+	if p := r.Pending; p == nil || !e.counts(p) || s.Booted != p.From {
 		return s, nil
 	}
 	if left, counts, err := e.Counter.Left(); err != nil {
@@ -301,11 +301,12 @@ func (e *Engine) firstBoot(ctx context.Context, r *Record, s situation) error {
 	p.Phase, p.BootID, p.Attempts = PhaseProve, s.BootID, p.Attempts+1
 	p.Deadline = s.Uptime + p.Timeout
 	if p.Road == RoadReboot {
-		if p.Deployment = s.Booted; s.Booted == p.From {
-			if err := e.uncount(p.Road); err != nil { // what was to be counted has not become bootable
+		if s.Booted == p.From {
+			if err := e.uncount(p); err != nil { // the counted deployment has not become bootable
 				return err
 			}
 		}
+		p.Deployment = s.Booted
 	}
 	r.setState(Working, "proving "+p.Config, e.Now())
 	if err := errors.Join(fault("first boot"), e.store().save(r), fault("clock")); err != nil {
@@ -393,7 +394,7 @@ func (e *Engine) Settle(r *Record) error {
 	if err := fault("settle"); err != nil {
 		return err
 	}
-	if err := e.uncount(p.Road); err != nil {
+	if err := e.uncount(p); err != nil {
 		return err
 	}
 	if err := fault("uncounted"); err != nil {
@@ -465,7 +466,7 @@ var ErrStranded = errors.New("the deployment to go back to is gone")
 // stranded keeps the host where it is, unproved. The next update starts from there.
 func (e *Engine) stranded(r *Record, why string) error {
 	p := r.Pending
-	if err := e.uncount(p.Road); err != nil {
+	if err := e.uncount(p); err != nil {
 		return err
 	}
 	rev := p.Revision
@@ -555,7 +556,7 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 			return errors.Join(err, e.fail(r, Degraded, fmt.Sprintf("%s; and going back is not complete: %v", d.Why, err)))
 		}
 	}
-	if err := e.recounted(p.Road, func() error { return e.defaultIs(ctx, p.From) }); err != nil {
+	if err := e.recounted(e.counts(p), func() error { return e.defaultIs(ctx, p.From) }); err != nil {
 		return err
 	}
 	if p.Road == RoadReboot {
@@ -597,7 +598,7 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	} else if err := errors.Join(j.undo(), j.sync()); err != nil {
 		return err
 	}
-	if err := e.recounted(RoadSwitch, func() error { return e.defaultIs(ctx, r.Previous.Deployment) }); err != nil {
+	if err := e.recounted(e.Counter != nil, func() error { return e.defaultIs(ctx, r.Previous.Deployment) }); err != nil {
 		return err
 	}
 	r.Committed, r.Previous = r.Previous, c

@@ -252,7 +252,7 @@ func (e *Engine) unmake(ctx context.Context, p *Pending) error {
 	if slices.ContainsFunc(now, func(d ostree.Deployment) bool { return ours(d) && d.Default }) {
 		err = e.leave(ctx, p)
 	} else {
-		err = e.uncount(p.Road)
+		err = e.uncount(p)
 	}
 	if err != nil {
 		return err
