@@ -40,11 +40,7 @@ func (h *Host) meansCheck(booted bool) transaction.Check {
 		}
 		return failed
 	}
-	var asked time.Time // when the check last passed
 	return transaction.Check{Name: wayBackCheck, After: transaction.BootCheck, Run: func(ctx context.Context) error {
-		if time.Since(asked) < wayBackLasts {
-			return nil
-		}
 		m, err := h.means(ctx)
 		if err != nil {
 			return err
@@ -58,16 +54,9 @@ func (h *Host) meansCheck(booted bool) transaction.Check {
 				return err
 			}
 		}
-		if err = m.Judge(); err == nil {
-			asked = time.Now()
-		}
-		return err
+		return m.Judge()
 	}}
 }
-
-// wayBackLasts is how long a positive answer counts: other checks may be asked several times a second, until the
-// deadline.
-const wayBackLasts = 2 * time.Second
 
 // means examines everything that the agent needs.
 func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {

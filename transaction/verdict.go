@@ -44,12 +44,13 @@ const (
 	scriptTimeout = 2 * time.Minute
 )
 
-// Verdict asks the checks until all say yes and still do after a while, or until one has said no for good. The error
-// joins every no of the last round.
+// Verdict asks the checks until all say yes and still do after a while, or until one has said no for good. A yes counts
+// until the soak is over: some checks take long, and others are asked several times a second. The error joins every no
+// of the last round.
 func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(phase, what string)) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	noes := map[string]int{}
+	noes, yes := map[string]int{}, map[string]time.Time{}
 	var since time.Time // when all checks have said yes
 	var last []error    // the noes of the last round that the deadline did not cut short
 	for {
@@ -61,9 +62,12 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 				no[c.Name] = true // checks after this one are not asked either
 				continue
 			}
+			if time.Since(yes[c.Name]) < soak {
+				continue
+			}
 			err := c.Run(ctx)
 			if err == nil {
-				noes[c.Name] = 0
+				noes[c.Name], yes[c.Name] = 0, time.Now()
 				continue
 			}
 			no[c.Name] = true

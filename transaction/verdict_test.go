@@ -107,6 +107,23 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// Some checks compare all bytes of a configuration. Another check that takes its time does not multiply that work.
+func TestAYesCountsForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		dear := Check{Name: "configuration", Run: func(context.Context) error {
+			asked++
+			return nil
+		}}
+		late := answers("kubelet", true, append(make([]bool, 20), true)...)
+		began := time.Now()
+		err := Verdict(t.Context(), []Check{dear, late}, began.Add(time.Hour), func(string, string) {})
+		if most := int(time.Since(began)/soak) + 1; err != nil || asked < 2 || asked > most {
+			t.Errorf("asked %d times, more than %d, %v", asked, most, err)
+		}
+	})
+}
+
 func TestCheckScripts(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string, perm os.FileMode) {
@@ -183,22 +200,25 @@ func TestScriptThatHangsIsEndedWithItsChildren(t *testing.T) {
 }
 
 func TestWhatTheDeadlineCutsShortDoesNotHideWhatIsWrong(t *testing.T) {
-	asked := 0
-	slow := Check{Name: "slow", Patient: true, Run: func(ctx context.Context) error {
-		if asked++; asked == 1 {
-			return nil
-		}
-		<-ctx.Done()
-		return ctx.Err()
-	}}
-	bad := Check{Name: "node", Patient: true, Run: func(ctx context.Context) error {
-		if ctx.Err() != nil {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		slow := Check{Name: "slow", Patient: true, Run: func(ctx context.Context) error {
+			if asked++; asked == 1 {
+				return nil
+			}
+			<-ctx.Done()
 			return ctx.Err()
+		}}
+		bad := Check{Name: "node", Patient: true, Run: func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return errors.New("the pod is not ready")
+		}}
+		err := Verdict(t.Context(), []Check{slow, bad}, time.Now().Add(3*time.Second), func(string, string) {})
+		if err == nil || asked != 2 || !strings.Contains(err.Error(), "the pod is not ready") ||
+			!strings.Contains(err.Error(), "by the deadline") {
+			t.Errorf("asked %d times, %v", asked, err)
 		}
-		return errors.New("the pod is not ready")
-	}}
-	err := Verdict(t.Context(), []Check{slow, bad}, time.Now().Add(time.Second), func(string, string) {})
-	if err == nil || !strings.Contains(err.Error(), "the pod is not ready") || !strings.Contains(err.Error(), "by the deadline") {
-		t.Errorf("%v", err)
-	}
+	})
 }
