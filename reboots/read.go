@@ -90,15 +90,15 @@ func kernels(root *files.Root) []Kernel {
 }
 
 // Recall returns what programs said in this boot, and the reasons that were kept with it. Before programs were asked in
-// this boot, the reasons are what they had said before the last ordered reboot: a program that no boot satisfies would
-// have the host rebooted without end.
+// this boot, the reasons are those from before the ordered reboot that ended in this boot: a program that no boot
+// satisfies would have the host rebooted without end.
 func Recall(root *files.Root, boot string, last *transaction.Rebooted) (Answers, *api.RebootWanted) {
 	var k kept
 	data, err := root.ReadFile(keptPath)
 	if err == nil && json.Unmarshal(data, &k) == nil && k.Boot == boot {
 		return k.Answers, k.Wanted
 	}
-	if last == nil {
+	if last == nil || last.Boot != "" && last.Boot != boot {
 		return Answers{}, nil
 	}
 	before := &api.RebootWanted{}

@@ -109,6 +109,10 @@ func TestAWantThatAnOrderedRebootDidNotEndIsNoNewOne(t *testing.T) {
 	if d := cmp.Diff(same, ask("two", order, Seen{Answers: hook}, now)); d != "" {
 		t.Errorf("after the ordered reboot:\n%s", d)
 	}
+	order.Boot = "two"
+	if d := cmp.Diff([]string{"Hook 0s ago: " + hook.Hook + ": 3 leaks"}, ask("later", order, Seen{Answers: hook}, now)); d != "" {
+		t.Errorf("after a later boot, which nobody ordered:\n%s", d)
+	}
 	// The program says no for a while: then its yes is a new one.
 	ask("three", order, Seen{}, now)
 	if d := cmp.Diff([]string{"Hook 0s ago: " + hook.Hook + ": 3 leaks"}, ask("three", order, Seen{Answers: hook}, now)); d != "" {

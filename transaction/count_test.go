@@ -508,7 +508,8 @@ func TestAnOrderEndsWithoutTheCounter(t *testing.T) {
 	ended := func(what string, m *machine, state State) {
 		t.Helper()
 		r, err := m.engine.store().Load()
-		if err != nil || r.Pending != nil || r.State != state || r.Rebooted == nil || r.Rebooted.Ended.IsZero() {
+		if err != nil || r.Pending != nil || r.State != state || r.Rebooted == nil || r.Rebooted.Ended.IsZero() ||
+			r.Rebooted.Boot != m.engine.BootID {
 			t.Errorf("%s: %+v, pending %+v, %+v, %v", what, r.Standing, r.Pending, r.Rebooted, err)
 		}
 	}

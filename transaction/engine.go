@@ -186,7 +186,7 @@ func (e *Engine) note(r *Record, state State, reason string, before *Standing) e
 	if r.State == state && r.Reason == reason && (r.Before == nil) == (before == nil) {
 		return nil
 	}
-	r.setState(state, reason, e.Now())
+	e.setState(r, state, reason)
 	r.Before = before
 	if err := e.Root.MkdirAll(StateDir, 0o700); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (e *Engine) commitRevision(r *Record, rev Revision) {
 	if r.Rebooted != nil {
 		r.Rebooted.Baseline = nil // another verdict has judged the host since
 	}
-	r.setState(Done, "", now)
+	e.setState(r, Done, "")
 }
 
 // keepDocument keeps the configuration under its digest; the caller syncs. A document that is already there means the
@@ -547,7 +547,7 @@ func (e *Engine) undoHere(ctx context.Context, r *Record, j *journal, why error)
 		why = &BadConfig{Config: r.Pending.Config, Err: why}
 	}
 	r.Pending = nil
-	r.setState(state, why.Error(), e.Now())
+	e.setState(r, state, why.Error())
 	if err := e.store().save(r); err != nil {
 		return errors.Join(why, err)
 	}

@@ -39,7 +39,7 @@ type booting struct {
 func (b *booting) begin(ctx context.Context, u Update, p *Pending) error {
 	e := b.e
 	b.was, b.p, b.r.Pending = *b.r, p, p
-	b.r.setState(Working, "", e.Now())
+	e.setState(b.r, Working, "")
 	if err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(b.r), fault("recorded")); err != nil {
 		return b.abort(ctx, err)
 	}
@@ -118,7 +118,7 @@ func (o *switchOperation) Commit(ctx context.Context) error {
 	if o.s.SoftReboot {
 		p.SoftReboot = SoftPlanned
 	}
-	o.r.setState(Working, p.waiting(), e.Now())
+	e.setState(o.r, Working, p.waiting())
 	e.Say("commit", p.Deployment)
 	if err := errors.Join(e.store().save(o.r), fault("pending")); err != nil {
 		return o.abort(ctx, err)
@@ -184,7 +184,7 @@ func (o *stagedOperation) Commit(ctx context.Context) error {
 	e, p, d := o.e, o.p, o.made
 	p.Phase, p.Deployment, p.Checksum, p.KernelArguments = PhaseBoot, d.ID, d.Checksum, d.KernelArguments
 	p.Made = addTo(p.Made, implied(o.j.Steps))
-	o.r.setState(Working, "waiting for the reboot", e.Now())
+	e.setState(o.r, Working, "waiting for the reboot")
 	e.Say("commit", d.ID)
 	if err := errors.Join(e.store().save(o.r), fault("pending")); err != nil {
 		return o.abort(ctx, err)
@@ -237,7 +237,7 @@ func (o *liveOperation) Commit(ctx context.Context) error {
 	r.Pending = &Pending{Revision: revision, Phase: PhaseApply, Road: o.road, From: revision.Deployment,
 		BootID: e.BootID, MaxAttempts: maxAttempts, Timeout: o.u.Timeout, Baseline: o.u.Baseline,
 		Verdict: o.u.Verdict, Services: o.u.Services}
-	r.setState(Working, "", e.Now())
+	e.setState(r, Working, "")
 	e.Say("commit", revision.Config)
 	if err := e.store().save(r); err != nil {
 		r.Pending = nil

@@ -27,9 +27,11 @@ type Rebooted struct {
 	// Soft means that only the userspace is restarted.
 	Soft bool `json:"soft,omitempty"`
 	// Kernel is the newest kernel that was installed. Wanted is since when programs of the host had said that they want a
-	// reboot, by api.RebootKind: the same answer right after the boot is no new want.
+	// reboot, by api.RebootKind: the same answer right after the boot is no new want. Boot is the boot in which the order
+	// ended. Each answer of a later boot is new.
 	Kernel string               `json:"kernel,omitempty"`
 	Wanted map[string]time.Time `json:"wanted,omitempty"`
+	Boot   string               `json:"boot,omitempty"`
 	// Baseline, after a no, is for the next verdict. It is nil once the host was found healthy.
 	Baseline *Baseline `json:"baseline,omitempty"`
 	// Before is the state of a host that had rolled back, which a reboot does not change.
@@ -79,7 +81,7 @@ func (e *Engine) BeginReboot(ctx context.Context, r *Record, o Reboot) error {
 		p.Baseline = *was
 	}
 	r.Pending = p
-	r.setState(Working, "rebooting: "+o.Why, e.Now())
+	e.setState(r, Working, "rebooting: "+o.Why)
 	if err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("reboot recorded")); err != nil {
 		return err
 	}
@@ -111,7 +113,8 @@ func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
 	if r.Pending != nil {
 		return e.WithdrawReboot(r, why.Error())
 	}
-	r.Rebooted.Ended, r.Rebooted.Failed = r.Rebooted.Begun, message.OneLine(why.Error())
+	r.Rebooted.failed(why.Error())
+	r.Rebooted.ends(e.BootID, r.State, "", r.Rebooted.Begun)
 	return errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r))
 }
 
@@ -120,14 +123,14 @@ func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
 func (e *Engine) WithdrawReboot(r *Record, why string) error {
 	err := e.uncount(r.Pending)
 	r.Rebooted.failed(why)
-	r.over("", e.Now())
+	e.over(r, "")
 	return errors.Join(err, e.store().save(r))
 }
 
 // over ends a reboot after which the host has what it had before.
-func (r *Record) over(reason string, now time.Time) {
+func (e *Engine) over(r *Record, reason string) {
 	r.Pending = nil
-	r.setState(Done, reason, now)
+	e.setState(r, Done, reason)
 	if o := r.Rebooted; o != nil && o.Before != nil {
 		r.Standing, o.Before = *o.Before, nil
 	}
@@ -194,7 +197,7 @@ func (e *Engine) settleReboot(r *Record) error {
 	if o != nil {
 		o.Baseline = nil
 	}
-	r.over("", e.Now())
+	e.over(r, "")
 	return errors.Join(e.store().save(r), fault("settled"))
 }
 
@@ -220,7 +223,7 @@ func (e *Engine) unhealthy(r *Record, why string) error {
 	}
 	baseline := p.Baseline
 	r.Rebooted.Baseline, r.Pending = &baseline, nil
-	r.setState(Degraded, "the host is not healthy since its reboot, and has nothing to go back to: "+why, e.Now())
+	e.setState(r, Degraded, "the host is not healthy since its reboot, and has nothing to go back to: "+why)
 	e.Say("prove", r.Reason)
 	return errors.Join(err, fault("unhealthy"), e.store().save(r))
 }
@@ -242,17 +245,16 @@ func (e *Engine) tookBack(r *Record, why string) error {
 	if o := r.Rebooted; o != nil {
 		o.Failed, o.TakenBack = why, true
 	}
-	r.over(fmt.Sprintf("deployment %s did not prove healthy, and the host went back from it: %s", p.Deployment, why),
-		e.Now())
+	e.over(r, fmt.Sprintf("deployment %s did not prove healthy, and the host went back from it: %s", p.Deployment, why))
 	return errors.Join(fault("returned"), e.store().save(r), fault("rolled back"))
 }
 
 // ends notes the end of an ordered reboot, once nothing is pending.
-func (o *Rebooted) ends(state State, reason string, now time.Time) {
+func (o *Rebooted) ends(boot string, state State, reason string, now time.Time) {
 	if o == nil || !o.Ended.IsZero() {
 		return
 	}
-	o.Ended = now.UTC().Truncate(time.Second)
+	o.Boot, o.Ended = boot, now
 	if state != Done && o.Failed == "" {
 		o.Failed, o.TakenBack = reason, state == RolledBack
 	}
@@ -261,11 +263,11 @@ func (o *Rebooted) ends(state State, reason string, now time.Time) {
 // JudgeBoot applies a verdict to a host that was not healthy after its reboot.
 func (e *Engine) JudgeBoot(r *Record, verdict error) error {
 	if verdict != nil {
-		r.setState(Degraded, fmt.Sprintf("the host is not healthy since its reboot: %v", verdict), e.Now())
+		e.setState(r, Degraded, fmt.Sprintf("the host is not healthy since its reboot: %v", verdict))
 		return e.store().save(r)
 	}
 	r.Rebooted.Baseline = nil
-	r.setState(Done, "", e.Now())
+	e.setState(r, Done, "")
 	return e.store().save(r)
 }
 
@@ -279,7 +281,7 @@ func (e *Engine) LeaveReboot(r *Record) error {
 		return nil
 	}
 	p.NoReboot = true
-	r.setState(Working, needsReboot+p.Config+" is committed, and its reboot is left to people", e.Now())
+	e.setState(r, Working, needsReboot+p.Config+" is committed, and its reboot is left to people")
 	return errors.Join(e.store().save(r), fault("left to people"))
 }
 
@@ -299,7 +301,7 @@ func (e *Engine) TakeReboot(r *Record, order *Rebooted, baseline func() (Baselin
 			return err
 		}
 		p.NoReboot, p.Baseline = false, now
-		r.setState(Working, p.waiting(), e.Now())
+		e.setState(r, Working, p.waiting())
 	}
 	if order != nil {
 		r.order(*order, e.Now())

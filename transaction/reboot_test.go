@@ -17,7 +17,7 @@ func TestAnOrderWithoutItsRebootIsToldAsFailed(t *testing.T) {
 		},
 		"something else has changed the OS": func(ctx context.Context, e *Engine, r *Record) error {
 			err := e.Disown(ctx, r)
-			r.setState(Done, "", e.Now())
+			e.setState(r, Done, "")
 			return err
 		},
 	} {

@@ -319,7 +319,8 @@ func (s *Store) save(r *Record) error {
 }
 
 // setState changes the state that people read. The time changes only where state or reason do.
-func (r *Record) setState(state State, reason string, now time.Time) {
+func (e *Engine) setState(r *Record, state State, reason string) {
+	now := e.Now().UTC().Truncate(time.Second)
 	if c := r.Committed; state == Done && c != nil && c.Unproved {
 		state = Degraded
 		if reason == "" {
@@ -331,11 +332,11 @@ func (r *Record) setState(state State, reason string, now time.Time) {
 	}
 	r.Before = nil
 	if r.Pending == nil && state != Working {
-		r.Rebooted.ends(state, reason, now)
+		r.Rebooted.ends(e.BootID, state, reason, now)
 	}
 	reason = strings.ReplaceAll(reason, "\n", "; ") // joined errors; people and scripts read them as one line
 	if r.State != state || r.Reason != reason || r.Since.IsZero() {
-		r.State, r.Reason, r.Since = state, reason, now.UTC().Truncate(time.Second)
+		r.State, r.Reason, r.Since = state, reason, now
 	}
 }
 

@@ -152,7 +152,7 @@ func FuzzJournal(f *testing.F) {
 
 func TestReasonStaysOnOneLine(t *testing.T) {
 	r := &Record{}
-	r.setState(Degraded, errors.Join(errors.New("one"), errors.New("two")).Error(), time.Unix(0, 0))
+	(&Engine{Now: time.Now}).setState(r, Degraded, errors.Join(errors.New("one"), errors.New("two")).Error())
 	r.quarantine(Revision{Digest: "d"}, "one\ntwo", time.Unix(0, 0))
 	if r.Reason != "one; two" || r.Quarantined[0].Reason != "one; two" {
 		t.Errorf("%q and %q", r.Reason, r.Quarantined[0].Reason)

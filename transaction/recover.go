@@ -214,7 +214,7 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 	if d.Failed {
 		state = Degraded
 	}
-	r.setState(state, d.Why, e.Now())
+	e.setState(r, state, d.Why)
 	// Where the record alone decides, it must not point to a journal that is gone.
 	if err := errors.Join(e.store().save(r), fault("withdrawn")); err != nil {
 		return err
@@ -245,7 +245,7 @@ var errJournalLost = errors.New("the journal of the pending transaction is missi
 func (e *Engine) journalLost(r *Record) error {
 	why := fmt.Sprintf("recovering %s: %v; its changes count as drift now", r.Pending.Config, errJournalLost)
 	r.Pending = nil
-	r.setState(Degraded, why, e.Now())
+	e.setState(r, Degraded, why)
 	return e.store().save(r)
 }
 
@@ -308,7 +308,7 @@ func (e *Engine) firstBoot(ctx context.Context, r *Record, s situation) error {
 		}
 		p.Deployment = s.Booted
 	}
-	r.setState(Working, "proving "+p.Config, e.Now())
+	e.setState(r, Working, "proving "+p.Config)
 	if err := errors.Join(fault("first boot"), e.store().save(r), fault("clock")); err != nil {
 		return err
 	}
@@ -417,7 +417,7 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 	if p.filesBoot() {
 		p.BootID, p.Attempts = e.BootID, 0 // from here on the boots of the way back are counted
 	}
-	r.setState(Working, "going back: "+why, e.Now())
+	e.setState(r, Working, "going back: "+why)
 	e.Say("go back", why)
 	if err := errors.Join(fault("give up"), e.store().save(r), fault("given up")); err != nil {
 		return err
@@ -475,7 +475,7 @@ func (e *Engine) stranded(r *Record, why string) error {
 	if p.Quarantine {
 		r.quarantine(rev, why, e.Now())
 	}
-	r.setState(Degraded, fmt.Sprintf("%s; and %v: %s. The host stays on %s", why, ErrStranded, p.From, p.Config), e.Now())
+	e.setState(r, Degraded, fmt.Sprintf("%s; and %v: %s. The host stays on %s", why, ErrStranded, p.From, p.Config))
 	return errors.Join(ErrStranded, e.store().save(r))
 }
 
@@ -485,11 +485,11 @@ func (e *Engine) Judge(r *Record, verdict error) error {
 	c := r.Committed
 	if verdict != nil {
 		r.quarantine(*c, verdict.Error(), e.Now())
-		r.setState(Degraded, fmt.Sprintf("the host stays on %s, which did not prove healthy: %v", c.Config, verdict), e.Now())
+		e.setState(r, Degraded, fmt.Sprintf("the host stays on %s, which did not prove healthy: %v", c.Config, verdict))
 		return e.store().save(r)
 	}
 	c.Unproved = false
-	r.setState(Done, "", e.Now())
+	e.setState(r, Done, "")
 	return e.store().save(r)
 }
 
@@ -542,7 +542,7 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 		// The default and the boot loader's counter are about to change. Both distinguish this boot from one that no agent
 		// watches.
 		p.Phase, p.Reason, p.Quarantine = PhaseUndo, d.Why, d.Quarantine
-		r.setState(Working, "going back: "+d.Why, e.Now())
+		e.setState(r, Working, "going back: "+d.Why)
 		if err := errors.Join(fault("return"), e.store().save(r), fault("returning")); err != nil {
 			return err
 		}
@@ -567,7 +567,7 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 	}
 	r.Discard = append(r.Discard, p.Deployment)
 	r.Pending = nil
-	r.setState(RolledBack, d.Why, e.Now())
+	e.setState(r, RolledBack, d.Why)
 	if err := errors.Join(fault("returned"), e.store().save(r), fault("rolled back")); err != nil {
 		return err
 	}
@@ -606,7 +606,7 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	if r.Committed.Digest == "" {
 		r.Committed.Config = ""
 	}
-	r.setState(state, d.Why, e.Now())
+	e.setState(r, state, d.Why)
 	if err := e.store().save(r); err != nil {
 		return err
 	}

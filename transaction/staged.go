@@ -232,7 +232,7 @@ func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (reboo
 		r.quarantine(p.Revision, d.Why, e.Now())
 	}
 	r.Pending = nil
-	r.setState(state, d.Why, e.Now())
+	e.setState(r, state, d.Why)
 	if err := errors.Join(fault("returned"), e.store().save(r), fault("rolled back")); err != nil {
 		return false, err
 	}

@@ -48,7 +48,7 @@ func (e *Engine) BootBy(r *Record, how SoftReboot) error {
 	if o := r.Rebooted; o != nil && o.Ended.IsZero() {
 		o.Soft = how == SoftStarted
 	}
-	r.setState(Working, r.Pending.waiting(), e.Now())
+	e.setState(r, Working, r.Pending.waiting())
 	return e.store().save(r)
 }
 
@@ -215,7 +215,7 @@ func (j *journal) writeStep(st *step) error {
 
 // abort undoes the work of Switch so far. The old deployment is still the default, or becomes the default again.
 func (e *Engine) abort(ctx context.Context, r *Record, j *journal, why error) error {
-	return e.revoke(ctx, r, j, why, func() { r.setState(Degraded, why.Error(), e.Now()) })
+	return e.revoke(ctx, r, j, why, func() { e.setState(r, Degraded, why.Error()) })
 }
 
 // revoke does the work of abort, with say to set the state in the record.
