@@ -535,3 +535,27 @@ func TestAFileThatOtherUsersCanChangeIsNotTakenForContents(t *testing.T) {
 		}
 	}
 }
+
+// A host that lacks a large file is asked for its contents several times in one verb.
+func TestAFileOfTheHostIsReadOnce(t *testing.T) {
+	for _, there := range []string{"wanted", "another version"} {
+		store := newStore(t)
+		if err := os.WriteFile(filepath.Join(store.Root.Path(), "tool"), []byte(there), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := config(machineconfig.Reference{Source: "https://x/tool", Hash: sha([]byte("wanted"))})
+		cfg.Files[0].Path = "/tool"
+		for range 3 {
+			if lacks := len(Lacking(store.Fill(cfg))) > 0; lacks != (there != "wanted") {
+				t.Errorf("%s: lacking %v", there, lacks)
+			}
+		}
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(maps, []byte(store.Root.Path()+"/tool\n")); n != 1 {
+			t.Errorf("%s: read %d times", there, n)
+		}
+	}
+}

@@ -36,7 +36,7 @@ type Store struct {
 	// Say tells people which contents are being fetched.
 	Say func(what string)
 
-	mapped map[string][]byte // by key: see files.Root.Map
+	mapped map[string][]byte // by key, or by the path of a file and its key: see files.Root.Map
 }
 
 // Lacking returns the files of a filled configuration whose contents the host does not have.
@@ -64,14 +64,9 @@ func (s *Store) Fill(cfg *machineconfig.Config) *machineconfig.Config {
 			continue
 		}
 		data, err := s.bytes(f.Reference)
-		if err != nil {
-			// The kernel ends a process whose mapped file is cut. So users must not be able to cut the file.
-			if s.Root.Exposed(f.Path) != "" {
-				continue
-			}
-			if data, err = s.Root.Map(f.Path); err != nil || !f.Reference.Is(data) {
-				continue
-			}
+		// The kernel ends a process whose mapped file is cut. So users must not be able to cut the file.
+		if err != nil && s.Root.Exposed(f.Path) == "" {
+			data = s.installed(f)
 		}
 		f.Contents = data
 	}
@@ -87,11 +82,33 @@ func (s *Store) bytes(r *machineconfig.Reference) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.remember(key, data)
+	return data, nil
+}
+
+// installed returns the contents that the host has at the path of a file, nil for other bytes. It reads the bytes once.
+func (s *Store) installed(f *machineconfig.File) []byte {
+	key := f.Path + " " + f.Reference.Key()
+	data, known := s.mapped[key]
+	if known {
+		return data
+	}
+	data, err := s.Root.Map(f.Path)
+	if err != nil {
+		return nil
+	}
+	if !f.Reference.Is(data) {
+		data = nil
+	}
+	s.remember(key, data)
+	return data
+}
+
+func (s *Store) remember(key string, data []byte) {
 	if s.mapped == nil {
 		s.mapped = map[string][]byte{}
 	}
 	s.mapped[key] = data
-	return data, nil
 }
 
 // Whole refuses a filled configuration of which the host lacks contents.
