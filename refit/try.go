@@ -319,23 +319,28 @@ func (c *Cluster) endKept(ctx context.Context, out io.Writer, name string, order
 	if err != nil {
 		return err
 	}
-	present, err := c.render(ctx, &PlanDocument{}, pool, &machineconfig.Documents{}, Proposal{})
-	if err != nil {
-		return fmt.Errorf("nothing was handed to pool %s: rendering it as it is: %w", name, err)
+	target := pool.Spec.Configuration.Name
+	if target != order.Config && target != order.From {
+		return fmt.Errorf("nothing was handed to pool %s: the pool has %s now, and the node tried the documents with %s: "+
+			"try again", name, target, order.From)
 	}
-	switch target := pool.Spec.Configuration.Name; {
-	case target == order.Config || target == order.From && present.Name == order.Config:
+	if target == order.From {
+		present, err := c.render(ctx, &PlanDocument{}, pool, &machineconfig.Documents{}, Proposal{})
+		if err != nil {
+			return fmt.Errorf("nothing was handed to pool %s: rendering it as it is: %w", name, err)
+		}
+		target = present.Name
+	}
+	switch target {
+	case order.Config:
 		_, err := fmt.Fprintf(out, "pool %s has %s already; follow the rollout: kubectl refit watch %s\n", name, order.Config,
 			name)
 		return err
-	case target != order.From:
-		return fmt.Errorf("nothing was handed to pool %s: the pool has %s now, and the node tried the documents with %s: "+
-			"try again", name, target, order.From)
-	case present.Name != order.From:
-		return fmt.Errorf("nothing was handed to pool %s: the MachineConfigs of the pool have changed and make %s now, and "+
-			"the node tried the documents with %s: try again", name, present.Name, order.From)
+	case order.From:
+		return c.handOver(ctx, out, name, docs)
 	}
-	return c.handOver(ctx, out, name, docs)
+	return fmt.Errorf("nothing was handed to pool %s: the MachineConfigs of the pool have changed and make %s now, and "+
+		"the node tried the documents with %s: try again", name, target, order.From)
 }
 
 // kept is the error of a program that ends before it could hand the documents to the pool.

@@ -3,9 +3,16 @@
 package refit
 
 import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -47,6 +54,33 @@ func TestTheWaitToKeepATrialEndsWhateverBecomesOfTheTrial(t *testing.T) {
 		if !strings.Contains(said, c.said) || (said == "") != (c.said == "") || over != c.over || (err == nil) != (c.failed == "") ||
 			err != nil && !strings.Contains(err.Error(), c.failed) {
 			t.Errorf("%s: %q, over %t, %v", name, said, over, err)
+		}
+	}
+}
+
+// What a pool has already says more than that its MachineConfigs can't be rendered now.
+func TestAPoolIsJudgedByItsTargetBeforeItsMachineConfigsAreRendered(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]string{"x": "pool worker has x already", "z": "the pool has z now", "a": "rendering it"} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/machineconfigpools/worker") {
+				http.Error(w, "not now", http.StatusForbidden)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"metadata":{"name":"worker"},"spec":{"configuration":{"name":%q}}}`, target)
+		}))
+		t.Cleanup(s.Close)
+		c, err := Connect(&rest.Config{Host: s.URL}, Options{Warnings: io.Discard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := c.endKept(t.Context(), &out, "worker", &api.Trial{Config: "x", From: "a"}, nil); err != nil {
+			out.WriteString(err.Error())
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the pool has %s: %q", target, out.String())
 		}
 	}
 }
