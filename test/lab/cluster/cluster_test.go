@@ -248,6 +248,12 @@ func TestAControlPlaneThatCannotBePreparedIsStopped(t *testing.T) {
 	}
 }
 
+func TestASuiteThatLendsNoControlPlaneSaysSo(t *testing.T) {
+	if _, err := (&Suite{free: make(chan *Cluster)}).lend(t.Context()); err == nil || !strings.Contains(err.Error(), "Lent") {
+		t.Error(err)
+	}
+}
+
 func TestClustersSideBySideDoNotCollide(t *testing.T) {
 	Need(t)
 	const several = 3

@@ -105,6 +105,9 @@ func (s *Suite) lend(ctx context.Context) (*Cluster, error) {
 		return c, nil
 	default:
 	}
+	if s.Lent < 1 {
+		return nil, errors.New("the suite lends no control planes: set its field Lent to how many")
+	}
 	s.lending.Lock()
 	defer s.lending.Unlock()
 	if len(s.borrowed) == s.Lent {
