@@ -15,7 +15,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	operatorv1 "github.com/openshift/api/operator/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	strictjson "sigs.k8s.io/json"
@@ -110,26 +110,46 @@ func defaultPolicy() *Policy {
 	return p
 }
 
-// The part of a MachineConfiguration about nodes. An absent field differs from an empty one.
+// A MachineConfiguration. A node reads its policies alone, where an absent field differs from an empty one. The other
+// fields are here so that a name that the API does not have is refused.
 type (
 	policyDocument struct {
-		APIVersion string      `json:"apiVersion"`
-		Kind       string      `json:"kind"`
-		Spec       *policySpec `json:"spec"`
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Metadata   metav1.ObjectMeta `json:"metadata"`
+		Spec       *policySpec       `json:"spec"`
+		Status     json.RawMessage   `json:"status"`
 	}
 	policySpec struct {
 		NodeDisruptionPolicy *struct {
-			Files  []policyEntry `json:"files"`
-			Units  []policyEntry `json:"units"`
-			SSHKey *policyEntry  `json:"sshkey"`
+			Files  []policyFile   `json:"files"`
+			Units  []policyUnit   `json:"units"`
+			SSHKey *policyActions `json:"sshkey"`
 		} `json:"nodeDisruptionPolicy"`
 		Overrides *struct {
 			Storage *[]string `json:"storage"`
 		} `json:"irreconcilableValidationOverrides"`
+
+		ManagementState            string          `json:"managementState"`
+		LogLevel                   string          `json:"logLevel"`
+		OperatorLogLevel           string          `json:"operatorLogLevel"`
+		UnsupportedConfigOverrides json.RawMessage `json:"unsupportedConfigOverrides"`
+		ObservedConfig             json.RawMessage `json:"observedConfig"`
+		ForceRedeploymentReason    string          `json:"forceRedeploymentReason"`
+		FailedRevisionLimit        int32           `json:"failedRevisionLimit"`
+		SucceededRevisionLimit     int32           `json:"succeededRevisionLimit"`
+		ManagedBootImages          json.RawMessage `json:"managedBootImages"`
+		BootImageSkewEnforcement   json.RawMessage `json:"bootImageSkewEnforcement"`
 	}
-	policyEntry struct {
-		Path    *string         `json:"path"` // files
-		Name    *string         `json:"name"` // units
+	policyFile struct {
+		Path *string `json:"path"`
+		policyActions
+	}
+	policyUnit struct {
+		Name *string `json:"name"`
+		policyActions
+	}
+	policyActions struct {
 		Actions *[]policyAction `json:"actions"`
 	}
 	policyAction struct {
@@ -140,6 +160,12 @@ type (
 	policyService struct {
 		ServiceName *string `json:"serviceName"`
 	}
+)
+
+// policyVersion and policyKind are those of a MachineConfiguration.
+const (
+	policyVersion = "operator.openshift.io/v1"
+	policyKind    = "MachineConfiguration"
 )
 
 // The limits and patterns of the MachineConfiguration's schema.
@@ -155,11 +181,7 @@ var (
 	serviceStem = regexp.MustCompile(`^[a-zA-Z0-9:._\\-]+\..`)
 
 	actionTypes   = []ActionType{ActionReboot, ActionDrain, ActionReload, ActionRestart, ActionDaemonReload, ActionNone}
-	overrideWords = []operatorv1.IrreconcilableValidationOverridesStorage{
-		operatorv1.IrreconcilableValidationOverridesStorageDisks,
-		operatorv1.IrreconcilableValidationOverridesStorageFileSystems,
-		operatorv1.IrreconcilableValidationOverridesStorageRaid,
-	}
+	overrideWords = []string{"Disks", "FileSystems", "Raid"}
 )
 
 // ParsePolicy reads one MachineConfiguration of operator.openshift.io/v1, YAML or JSON, and merges its policies over
@@ -195,7 +217,7 @@ func ParsePolicy(data []byte) (*Policy, error) {
 }
 
 // forFile adds a valid entry for a path. An entry whose path is not absolute covers no path.
-func (p *Policy) forFile(i int, e policyEntry) {
+func (p *Policy) forFile(i int, e policyFile) {
 	at := field.NewPath("spec", "nodeDisruptionPolicy", "files").Index(i).Child("path")
 	if !path.IsAbs(*e.Path) {
 		p.idle = append(p.idle, field.Invalid(at, *e.Path, "is not absolute, so the policy never covers a change").Error())
@@ -208,7 +230,7 @@ func (p *Policy) forFile(i int, e policyEntry) {
 	}
 }
 
-// readPolicy finds the one document and checks it against the API's types. An error can have several lines.
+// readPolicy reads the one document strictly. An error can have several lines.
 func readPolicy(data []byte) (*policyDocument, error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var text []byte
@@ -236,26 +258,23 @@ func readPolicy(data []byte) (*policyDocument, error) {
 	if err != nil {
 		return nil, err
 	}
-	strict, err := strictjson.UnmarshalStrict(text, &operatorv1.MachineConfiguration{})
+	var doc policyDocument
+	strict, err := strictjson.UnmarshalStrict(text, &doc)
 	if err == nil {
 		err = errors.Join(strict...)
 	}
 	if err != nil {
 		return nil, err
 	}
-	var doc policyDocument
-	if err := json.Unmarshal(text, &doc); err != nil {
-		return nil, err
-	}
 	return &doc, nil
 }
 
 func (d *policyDocument) validate() (errs field.ErrorList) {
-	if want := operatorv1.GroupVersion.String(); d.APIVersion != want {
-		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), d.APIVersion, []string{want}))
+	if d.APIVersion != policyVersion {
+		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), d.APIVersion, []string{policyVersion}))
 	}
-	if d.Kind != "MachineConfiguration" {
-		errs = append(errs, field.NotSupported(field.NewPath("kind"), d.Kind, []string{"MachineConfiguration"}))
+	if d.Kind != policyKind {
+		errs = append(errs, field.NotSupported(field.NewPath("kind"), d.Kind, []string{policyKind}))
 	}
 	spec := field.NewPath("spec")
 	if d.Spec == nil {
@@ -264,8 +283,8 @@ func (d *policyDocument) validate() (errs field.ErrorList) {
 	if ndp := d.Spec.NodeDisruptionPolicy; ndp != nil {
 		at := spec.Child("nodeDisruptionPolicy")
 		files, units := at.Child("files"), at.Child("units")
-		errs = append(errs, validateEntries(files, "path", ndp.Files, func(e policyEntry) *string { return e.Path })...)
-		errs = append(errs, validateEntries(units, "name", ndp.Units, func(e policyEntry) *string { return e.Name })...)
+		errs = append(errs, validateEntries(files, "path", ndp.Files)...)
+		errs = append(errs, validateEntries(units, "name", ndp.Units)...)
 		for i, e := range ndp.Units {
 			if e.Name != nil {
 				errs = append(errs, naming(*e.Name, validateService(units.Index(i).Child("name"), *e.Name))...)
@@ -285,16 +304,26 @@ func (d *policyDocument) validate() (errs field.ErrorList) {
 	return errs
 }
 
-func validateEntries(
-	at *field.Path, key string, entries []policyEntry, value func(policyEntry) *string,
-) (errs field.ErrorList) {
+// policyEntry is an entry about a path or a unit.
+type policyEntry interface {
+	about() *string // nil where it is missing
+	wanted() *[]policyAction
+}
+
+func (f policyFile) about() *string { return f.Path }
+
+func (u policyUnit) about() *string { return u.Name }
+
+func (a policyActions) wanted() *[]policyAction { return a.Actions }
+
+func validateEntries[E policyEntry](at *field.Path, key string, entries []E) (errs field.ErrorList) {
 	if len(entries) > maxEntries {
 		errs = append(errs, field.TooMany(at, len(entries), maxEntries))
 	}
 	seen := make(map[string]bool)
 	for i, e := range entries {
-		wrong := validateActions(at.Index(i).Child("actions"), e.Actions)
-		v := value(e)
+		wrong := validateActions(at.Index(i).Child("actions"), e.wanted())
+		v := e.about()
 		if v == nil {
 			errs = append(append(errs, field.Required(at.Index(i).Child(key), "")), wrong...)
 			continue
@@ -381,9 +410,8 @@ func validateOverrides(at *field.Path, words []string) (errs field.ErrorList) {
 		errs = append(errs, field.TooMany(at, len(words), len(overrideWords)))
 	}
 	for i, word := range words {
-		w := operatorv1.IrreconcilableValidationOverridesStorage(word)
-		if !slices.Contains(overrideWords, w) {
-			errs = append(errs, field.NotSupported(at.Index(i), w, overrideWords))
+		if !slices.Contains(overrideWords, word) {
+			errs = append(errs, field.NotSupported(at.Index(i), word, overrideWords))
 		}
 		if slices.Contains(words[:i], word) {
 			errs = append(errs, field.Duplicate(at.Index(i), word))
@@ -393,14 +421,14 @@ func validateOverrides(at *field.Path, words []string) (errs field.ErrorList) {
 }
 
 // steps returns the steps of a valid entry.
-func (e policyEntry) steps() (out []step) {
-	for _, a := range *e.Actions {
-		s := step{action: ActionType(*a.Type)}
+func (a policyActions) steps() (out []step) {
+	for _, is := range *a.Actions {
+		s := step{action: ActionType(*is.Type)}
 		switch s.action {
 		case ActionReload:
-			s.service = *a.Reload.ServiceName
+			s.service = *is.Reload.ServiceName
 		case ActionRestart:
-			s.service = *a.Restart.ServiceName
+			s.service = *is.Restart.ServiceName
 		default:
 		}
 		out = append(out, s)

@@ -2,47 +2,43 @@
 
 package plan
 
-import (
-	"slices"
+import "slices"
 
-	operatorv1 "github.com/openshift/api/operator/v1"
-)
+// InForce has the rules of a policy: OpenShift's defaults in their order, Noderefit's own, and then added ones. A
+// replacement of a default is in the default's place.
+type InForce struct {
+	Files, Units []RuleInForce
+	SSHKey       RuleInForce
+}
+
+// RuleInForce is a rule about one path, one unit, or SSH keys.
+type RuleInForce struct {
+	About   string   // the path or unit as it was written, "" for SSH keys
+	Special bool     // the contents of the change decide, and Actions is empty
+	Actions []Action // without Because, as no change has asked for them
+}
 
 // Idle returns, by field, the parts of a policy that are valid and cover nothing.
 func (p *Policy) Idle() []string { return slices.Clone(p.idle) }
 
-// ClusterPolicies returns the policies in force, as the status of a MachineConfiguration shows them: OpenShift's
-// defaults in their order, Noderefit's own, and then added ones. A replacement of a default is in the default's place.
-// Special means that the contents of the change decide.
-func (p *Policy) ClusterPolicies() operatorv1.NodeDisruptionPolicyClusterStatus {
-	var out operatorv1.NodeDisruptionPolicyClusterStatus
+// InForce returns the rules that a node goes by.
+func (p *Policy) InForce() InForce {
+	out := InForce{SSHKey: p.sshkey.inForce()}
 	for _, r := range p.files.order {
-		out.Files = append(out.Files, operatorv1.NodeDisruptionPolicyStatusFile{Path: r.about, Actions: r.shown()})
+		out.Files = append(out.Files, r.inForce())
 	}
 	for _, r := range p.units.order {
-		out.Units = append(out.Units, operatorv1.NodeDisruptionPolicyStatusUnit{
-			Name: operatorv1.NodeDisruptionPolicyServiceName(r.about), Actions: r.shown()})
+		out.Units = append(out.Units, r.inForce())
 	}
-	out.SSHKey.Actions = p.sshkey.shown()
 	return out
 }
 
-func (r *rule) shown() []operatorv1.NodeDisruptionPolicyStatusAction {
-	if r.registries || r.hosts {
-		return []operatorv1.NodeDisruptionPolicyStatusAction{{Type: operatorv1.SpecialStatusAction}}
-	}
-	out := []operatorv1.NodeDisruptionPolicyStatusAction{} // the schema wants a list even without an action
-	for _, s := range r.steps {
-		a := operatorv1.NodeDisruptionPolicyStatusAction{Type: operatorv1.NodeDisruptionPolicyStatusActionType(s.action)}
-		service := operatorv1.NodeDisruptionPolicyServiceName(s.service)
-		switch s.action {
-		case ActionReload:
-			a.Reload = &operatorv1.ReloadService{ServiceName: service}
-		case ActionRestart:
-			a.Restart = &operatorv1.RestartService{ServiceName: service}
-		default:
+func (r *rule) inForce() RuleInForce {
+	out := RuleInForce{About: r.about, Special: r.registries || r.hosts}
+	if !out.Special {
+		for _, s := range r.steps {
+			out.Actions = append(out.Actions, Action{Type: s.action, Service: s.service})
 		}
-		out = append(out, a)
 	}
 	return out
 }

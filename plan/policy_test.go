@@ -3,8 +3,11 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -166,20 +169,12 @@ func TestActionsAreJoinedAndOrdered(t *testing.T) {
 	check(t, "a policy for /", steps(mustMake(t, nil, added("/a/b/c"), Options{Policy: everything}).Actions), []string{"None"})
 }
 
-// steps of what is shown, as those of a plan are compared. Special has none.
-func shown(actions []operatorv1.NodeDisruptionPolicyStatusAction) []string {
-	out := []string{}
-	for _, a := range actions {
-		switch {
-		case a.Reload != nil:
-			out = append(out, string(a.Type)+" "+string(a.Reload.ServiceName))
-		case a.Restart != nil:
-			out = append(out, string(a.Type)+" "+string(a.Restart.ServiceName))
-		default:
-			out = append(out, string(a.Type))
-		}
+// shown returns the steps of a rule as those of a plan are compared.
+func shown(r RuleInForce) []string {
+	if r.Special {
+		return []string{"Special"}
 	}
-	return out
+	return steps(r.Actions)
 }
 
 func TestWhatIsShownIsWhatIsDone(t *testing.T) {
@@ -198,10 +193,10 @@ func TestWhatIsShownIsWhatIsDone(t *testing.T) {
 `)
 	for name, p := range map[string]*Policy{"default": defaultPolicy(), "custom": custom} {
 		t.Run(name, func(t *testing.T) {
-			s := p.ClusterPolicies()
-			does := func(what string, actions []operatorv1.NodeDisruptionPolicyStatusAction) {
+			s := p.InForce()
+			does := func(what string, r RuleInForce) {
 				t.Helper()
-				want := shown(actions)
+				want := shown(r)
 				switch {
 				case slices.Equal(want, []string{"Special"}):
 					return
@@ -211,19 +206,19 @@ func TestWhatIsShownIsWhatIsDone(t *testing.T) {
 				check(t, what, steps(mustMake(t, nil, added(what), Options{Policy: p}).Actions), want)
 			}
 			for _, f := range s.Files {
-				does(path.Clean(f.Path), f.Actions)
+				does(path.Clean(f.About), f)
 			}
 			for _, u := range s.Units {
-				does(string(u.Name), u.Actions)
+				does(u.About, u)
 			}
-			does("core", s.SSHKey.Actions)
+			does("core", s.SSHKey)
 		})
 	}
 
-	s := defaultPolicy().ClusterPolicies()
+	s := defaultPolicy().InForce()
 	var paths []string
 	for _, f := range s.Files {
-		paths = append(paths, f.Path+" "+strings.Join(shown(f.Actions), ", "))
+		paths = append(paths, f.About+" "+strings.Join(shown(f), ", "))
 	}
 	check(t, "defaults", paths, []string{
 		"/var/lib/kubelet/config.json None",
@@ -241,15 +236,15 @@ func TestWhatIsShownIsWhatIsDone(t *testing.T) {
 		"/etc/pki/ca-trust/source/anchors/iri-root-ca.crt Restart coreos-update-ca-trust.service",
 		"/etc/containerd/certs.d Special",
 	})
-	merged := custom.ClusterPolicies()
-	check(t, "in the place of a default", merged.Files[3].Path, "/etc/containers/registries.conf/")
-	check(t, "no action is a list", merged.Files[15].Actions, []operatorv1.NodeDisruptionPolicyStatusAction{})
+	merged := custom.InForce()
+	check(t, "in the place of a default", merged.Files[3].About, "/etc/containers/registries.conf/")
+	check(t, "a rule without an action", merged.Files[15], RuleInForce{About: "/etc/nothing"})
 	var added []string
 	for _, f := range merged.Files[len(s.Files):] {
-		added = append(added, f.Path)
+		added = append(added, f.About)
 	}
 	check(t, "added, in their order", added, []string{"/etc/mine/", "/etc/nothing"})
-	check(t, "units", []string{string(merged.Units[0].Name), string(merged.Units[1].Name)}, []string{"iri-registry.service", "u.service"})
+	check(t, "units", []string{merged.Units[0].About, merged.Units[1].About}, []string{"iri-registry.service", "u.service"})
 	check(t, "what covers nothing", len(custom.Idle()), 0)
 }
 
@@ -264,9 +259,9 @@ func TestEntriesThatCoverNothingAreNamed(t *testing.T) {
 		`spec.nodeDisruptionPolicy.files[1].path: Invalid value: "/etc/b": spec.nodeDisruptionPolicy.files[3].path has the same path and takes precedence`,
 	})
 	check(t, "the later one counts", steps(mustMake(t, nil, added("/etc/b"), Options{Policy: p}).Actions), []string{"Drain"})
-	for _, f := range p.ClusterPolicies().Files {
-		if f.Path == "etc/a" || f.Path == "/etc/b" {
-			t.Errorf("%s is shown as in force", f.Path)
+	for _, f := range p.InForce().Files {
+		if f.About == "etc/a" || f.About == "/etc/b" {
+			t.Errorf("%s is shown as in force", f.About)
 		}
 	}
 }
@@ -280,6 +275,73 @@ func TestBecauseNamesTheRuleAndWhatDecided(t *testing.T) {
 	})
 	p = mustMake(t, nil, &mc.Config{KernelArguments: []string{"a"}, OSImageURL: "i"}, Options{})
 	check(t, "OS", p.Actions[1].Because, "kernel arguments: a change of the OS takes effect with a reboot (and 1 more change)")
+}
+
+// The library is too large for the program of the host (docs/own-code.md). So the names are here and there, and this test
+// holds them together.
+func TestMachineConfigurationHasTheFieldsOfTheAPI(t *testing.T) {
+	check(t, "version", policyVersion, operatorv1.GroupVersion.String())
+	check(t, "overrides", overrideWords, []string{
+		string(operatorv1.IrreconcilableValidationOverridesStorageDisks),
+		string(operatorv1.IrreconcilableValidationOverridesStorageFileSystems),
+		string(operatorv1.IrreconcilableValidationOverridesStorageRaid),
+	})
+	actions := []operatorv1.NodeDisruptionPolicySpecActionType{operatorv1.RebootSpecAction, operatorv1.DrainSpecAction,
+		operatorv1.ReloadSpecAction, operatorv1.RestartSpecAction, operatorv1.DaemonReloadSpecAction, operatorv1.NoneSpecAction}
+	for i, a := range actions {
+		check(t, "actions", string(actionTypes[i]), string(a))
+	}
+	check(t, "number of actions", len(actionTypes), len(actions))
+	compared := sameFields(t, "", reflect.TypeFor[policyDocument](), reflect.TypeFor[operatorv1.MachineConfiguration]())
+	if compared < 8 {
+		t.Errorf("only %d types were compared", compared)
+	}
+}
+
+// sameFields compares the JSON fields of two types, and of the types of these fields. Raw JSON is like any type. It
+// returns how many structs it compared.
+func sameFields(t *testing.T, at string, ours, theirs reflect.Type) int {
+	t.Helper()
+	inner := func(typ reflect.Type) reflect.Type {
+		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+			typ = typ.Elem()
+		}
+		return typ
+	}
+	raw := ours == reflect.TypeFor[json.RawMessage]()
+	ours, theirs = inner(ours), inner(theirs)
+	switch {
+	case raw || ours == theirs:
+		return 0
+	case ours.Kind() != theirs.Kind():
+		t.Errorf("%s is a %s, and upstream a %s", at, ours.Kind(), theirs.Kind())
+		return 0
+	case ours.Kind() != reflect.Struct:
+		return 0
+	}
+	is, want := jsonFields(ours), jsonFields(theirs)
+	check(t, "the fields of "+at, slices.Sorted(maps.Keys(is)), slices.Sorted(maps.Keys(want)))
+	compared := 1
+	for name, typ := range is {
+		if want[name] != nil {
+			compared += sameFields(t, at+"."+name, typ, want[name])
+		}
+	}
+	return compared
+}
+
+// jsonFields returns the types of the fields of a struct by their names in JSON.
+func jsonFields(typ reflect.Type) map[string]reflect.Type {
+	out := map[string]reflect.Type{}
+	for f := range typ.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" {
+			maps.Copy(out, jsonFields(f.Type))
+			continue
+		}
+		out[name] = f.Type
+	}
+	return out
 }
 
 func TestInvalidPoliciesNameTheField(t *testing.T) {
@@ -302,6 +364,12 @@ func TestInvalidPoliciesNameTheField(t *testing.T) {
 		{"other version", "apiVersion: operator.openshift.io/v2\nkind: MachineConfiguration\nspec: {}", "apiVersion: Unsupported value"},
 		{"no spec", "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration", "spec: Required value"},
 		{"unknown field", document("{foo: 1}"), `unknown field "spec.foo"`},
+		{"unknown field of the object", "metadata: {nome: cluster}\n" + "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nspec: {}", `unknown field "metadata.nome"`},
+		{"unknown field beside", "stats: {}\napiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nspec: {}", `unknown field "stats"`},
+		{"wrong type of what no node reads", document("{failedRevisionLimit: many}"), "failedRevisionLimit"},
+		{"a file by its name", ndp("files: [{path: /a, name: a.service, actions: []}]"), `unknown field "spec.nodeDisruptionPolicy.files[0].name"`},
+		{"a unit by its path", ndp("units: [{name: a.service, path: /a, actions: []}]"), `unknown field "spec.nodeDisruptionPolicy.units[0].path"`},
+		{"SSH keys by a path", ndp("sshkey: {path: /a, actions: []}"), `unknown field "spec.nodeDisruptionPolicy.sshkey.path"`},
 		{"unknown field below", entry("{type: None, service: a}"), `unknown field "` + first + `[0].service"`},
 		{"field of another case", ndp("Files: []"), `unknown field "spec.nodeDisruptionPolicy.Files"`},
 		{"field twice", document("{nodeDisruptionPolicy: {}, nodeDisruptionPolicy: {}}"), `"nodeDisruptionPolicy" already set`},

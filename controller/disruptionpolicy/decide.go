@@ -31,7 +31,7 @@ func decide(
 		says.Status, says.Reason = metav1.ConditionTrue, api.PolicyInvalid
 		says.Message = "no node updates until this is mended: " + err.Error()
 	} else {
-		to.NodeDisruptionPolicyStatus.ClusterPolicies = policy.ClusterPolicies()
+		to.NodeDisruptionPolicyStatus.ClusterPolicies = clusterPolicies(policy.InForce())
 		if idle := policy.Idle(); len(idle) > 0 {
 			says.Status, says.Reason = metav1.ConditionTrue, api.PolicyWithoutEffect
 			says.Message = strings.Join(idle, "; ")

@@ -3,6 +3,7 @@
 package disruptionpolicy
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -86,6 +87,30 @@ func TestTheStatusSaysWhatIsInForceAndWhatIsNot(t *testing.T) {
 				t.Errorf("the defaults are shown: %t", !valid)
 			}
 		})
+	}
+}
+
+func TestRulesAreShownAsTheAPIWantsThem(t *testing.T) {
+	t.Parallel()
+	s := decide(document(`{"nodeDisruptionPolicy":{
+		"files":[{"path":"/etc/a","actions":[{"type":"Drain"},{"type":"Reload","reload":{"serviceName":"a.service"}}]},
+			{"path":"/etc/none","actions":[]}],
+		"units":[{"name":"u.service","actions":[{"type":"Restart","restart":{"serviceName":"u.service"}}]}],
+		"sshkey":{"actions":[{"type":"Reboot"}]}}}`), 1, operatorv1.MachineConfigurationStatus{}, then)
+	text, err := json.Marshal(s.NodeDisruptionPolicyStatus.ClusterPolicies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`{"path":"/etc/containers/registries.conf","actions":[{"type":"Special"}]}`,
+		`{"path":"/etc/a","actions":[{"type":"Drain"},{"type":"Reload","reload":{"serviceName":"a.service"}}]}`,
+		`{"path":"/etc/none","actions":[]}`, // null is refused
+		`{"name":"u.service","actions":[{"type":"Restart","restart":{"serviceName":"u.service"}}]}`,
+		`"sshkey":{"actions":[{"type":"Reboot"}]}`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is not in\n%s", want, text)
+		}
 	}
 }
 

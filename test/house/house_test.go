@@ -105,6 +105,14 @@ func TestClientGoIsReachedOnlyFromFoldersThatMay(t *testing.T) {
 			t.Errorf("cmd/machine-config-daemon-run depends on %s: see docs/own-code.md for how it goes without", large)
 		}
 	}
+	// This program is copied to each node and starts in each of its boots.
+	onHost := deps[module+"/cmd/machine-config-daemon"]
+	if !slices.Contains(onHost, "github.com/openshift/api/machineconfiguration/v1") {
+		t.Error("the program of the host reads no MachineConfigs: its dependencies were not checked")
+	}
+	if large := "github.com/openshift/api/operator/v1"; slices.Contains(onHost, large) {
+		t.Errorf("cmd/machine-config-daemon depends on %s: see docs/own-code.md for how it goes without", large)
+	}
 	// People have the plugin on macOS and Windows too. These folders build on Linux alone.
 	plugin := deps[module+"/cmd/kubectl-refit"]
 	if !slices.Contains(plugin, module+"/bundle") {
