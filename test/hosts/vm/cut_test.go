@@ -37,8 +37,13 @@ func number(t *testing.T, variable string, otherwise int64) int64 {
 	return n
 }
 
+// updateCuts is how many cuts are made of one update. A cut needs the disk of a machine that is on its way, and not the
+// machine: its memory is lost. So the disk of one update is recorded, and has as many cuts as are wanted.
+const updateCuts = shortRun
+
 // cutPlan is one power cut to be made, and what follows it.
 type cutPlan struct {
+	road    *road
 	request int // of the disk, since the update began, that is not served any more
 	// any order: of what was not flushed an arbitrary part lasts, instead of nothing.
 	any bool
@@ -51,7 +56,7 @@ type cutPlan struct {
 
 // plans spreads n cuts over all parts of the road, and within a part where the source says; with twice some are followed
 // by another.
-func (r road) plans(n int, twice bool, source *rand.Rand) []cutPlan {
+func (r *road) plans(n int, twice bool, source *rand.Rand) []cutPlan {
 	out := make([]cutPlan, n)
 	order := source.Perm(len(r.marks))
 	for i := range out {
@@ -60,7 +65,7 @@ func (r road) plans(n int, twice bool, source *rand.Rand) []cutPlan {
 		if part+1 < len(r.marks) {
 			to = r.marks[part+1].at
 		}
-		out[i] = cutPlan{request: from + 1 + source.IntN(max(1, to-from)), any: i%2 == 1, repeat: i%4 == 0,
+		out[i] = cutPlan{road: r, request: from + 1 + source.IntN(max(1, to-from)), any: i%2 == 1, repeat: i%4 == 0,
 			source: rand.New(rand.NewPCG(source.Uint64(), source.Uint64()))}
 		if twice && i%4 == 3 {
 			out[i].again = 1 + source.IntN(200)
@@ -95,27 +100,41 @@ func (s *scene) cuts(t *testing.T, cuts int, twice bool) {
 	ctx := context.Background()
 	seed := number(t, "VM_SEED", time.Now().UnixNano()&0xffffffff)
 	t.Logf("VM_SEED=%d", seed)
-	plans := s.road.plans(cuts, twice, rand.New(rand.NewPCG(uint64(seed), 0)))
+	source := rand.New(rand.NewPCG(uint64(seed), 0))
 	began := time.Now()
 	var mu sync.Mutex
-	ended := map[string]int{}
-	queue := make(chan int)
+	ended, made := map[string]int{}, 0
+	queue := make(chan cutPlan)
 	var workers sync.WaitGroup
 	for range runtime.NumCPU() {
 		workers.Go(func() {
-			for n := range queue {
+			for plan := range queue {
 				began := time.Now()
-				at, what, err := s.cut(ctx, fmt.Sprintf("%s-cut-%d", s.image.options.name(), n+1), plans[n])
 				mu.Lock()
-				ended[s.road.in(plans[n].request)+" "+at]++
+				made++
+				n := made
 				mu.Unlock()
-				t.Logf("cut %d, %s: ended on %q, %v", n+1, what, at, time.Since(began).Round(time.Second))
-				report(t, fmt.Sprintf("cut %d, %s", n+1, what), err)
+				at, what, err := s.cut(ctx, fmt.Sprintf("%s-cut-%d", s.image.options.name(), n), plan)
+				mu.Lock()
+				ended[plan.road.in(plan.request)+" "+at]++
+				mu.Unlock()
+				t.Logf("cut %d, %s: ended on %q, %v", n, what, at, time.Since(began).Round(time.Second))
+				report(t, fmt.Sprintf("cut %d, %s", n, what), err)
 			}
 		})
 	}
-	for n := range plans {
-		queue <- n
+	road := s.road
+	for n := 0; n < cuts; n += updateCuts {
+		if n > 0 {
+			var err error
+			if road, err = s.update(ctx); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		for _, plan := range road.plans(min(updateCuts, cuts-n), twice, source) {
+			queue <- plan
+		}
 	}
 	close(queue)
 	workers.Wait()
@@ -136,11 +155,11 @@ func report(t *testing.T, what string, err error) {
 	t.Errorf("%s: %v", what, err)
 }
 
-// cut makes one cut on a machine of its own. It returns which side that was on then, and what was done.
-func (s *scene) cut(ctx context.Context, name string, plan cutPlan) (at, what string, err error) {
-	h, err := s.resume(ctx, name, s.saved["a"])
+// update goes from a to b once more.
+func (s *scene) update(ctx context.Context) (_ *road, err error) {
+	h, err := s.resume(ctx, s.image.options.name()+"-again", s.saved["a"])
 	if err != nil {
-		return "", "", err
+		return nil, err
 	}
 	defer func() {
 		counted.Boots.Add(int64(h.Boots() - 1))
@@ -149,11 +168,24 @@ func (s *scene) cut(ctx context.Context, name string, plan cutPlan) (at, what st
 		}
 		err = errors.Join(err, h.Close())
 	}()
-	phase, err := h.updateUntil(ctx, plan.request)
+	return h.walk(ctx)
+}
+
+// cut makes one cut on a machine of its own. It returns which side that was on then, and what was done.
+func (s *scene) cut(ctx context.Context, name string, plan cutPlan) (at, what string, err error) {
+	what = fmt.Sprintf("request %d (%s)", plan.request, plan.road.in(plan.request))
+	m, err := s.image.Off(name, plan.road.disk, plan.request)
 	if err != nil {
-		return "", phase, err
+		return "", what, err
 	}
-	what = fmt.Sprintf("request %d (%s)", plan.request, phase)
+	h := &vmHost{m}
+	defer func() {
+		counted.Boots.Add(int64(h.Boots()))
+		if err != nil {
+			err = fmt.Errorf("%w; %s", err, h.lately())
+		}
+		err = errors.Join(err, h.Close())
+	}()
 	lost, err := h.cutPower(plan)
 	if err != nil {
 		return "", what, err
@@ -233,39 +265,6 @@ func (h *vmHost) repeat(ctx context.Context, sides map[string]picture) error {
 		err = fmt.Errorf("the update after the cut left %v over", left)
 	}
 	return err
-}
-
-// updateUntil starts the update to b and returns when the disk has gone silent at a request, or all is over before; and
-// in which phase that was.
-func (h *vmHost) updateUntil(ctx context.Context, request int) (string, error) {
-	silent := h.Silence(h.Traffic().Requests + request)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var mu sync.Mutex
-	phase := "begin"
-	over := make(chan error, 1)
-	go func() {
-		err := h.apply(ctx, "b", func(line string) {
-			mu.Lock()
-			defer mu.Unlock()
-			phase = line
-		})
-		if err == nil {
-			_, err = h.settled(ctx)
-		}
-		over <- err
-	}()
-	select {
-	case <-silent:
-		mu.Lock()
-		defer mu.Unlock()
-		if h.Boots() > 1 {
-			phase += ", booted"
-		}
-		return phase, nil
-	case err := <-over:
-		return "over", err
-	}
 }
 
 // cutPower counts the cut.

@@ -34,9 +34,18 @@ type disk struct {
 	// silent.
 	stop    int
 	stopped chan struct{} // closed when the disk becomes silent
+	// recorded gets what the disk serves, nil for nothing.
+	recorded *recording
 }
 
-func newDisk(base *os.File, durable map[int64]*block) (*disk, error) {
+// recording is what a disk had at a moment, and each write request that it has served since. So it has the disk of a
+// power cut at any of these requests, as often as one is wanted.
+type recording struct {
+	durable, cached map[int64]*block
+	requests        []map[int64]*block // what each wrote, nil for a flush
+}
+
+func newDisk(base *os.File, durable, cached map[int64]*block) (*disk, error) {
 	info, err := base.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("making a disk: %w", err)
@@ -44,7 +53,35 @@ func newDisk(base *os.File, durable map[int64]*block) (*disk, error) {
 	d := &disk{base: base, size: info.Size(), durable: map[int64]*block{}, cached: map[int64]*block{},
 		stopped: make(chan struct{})}
 	maps.Copy(d.durable, durable)
+	maps.Copy(d.cached, cached)
 	return d, nil
+}
+
+// record has the disk record what it serves until stop is called.
+func (d *disk) record() (stop func() *recording) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := &recording{durable: maps.Clone(d.durable), cached: maps.Clone(d.cached)}
+	d.recorded = r
+	return func() *recording {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.recorded = nil
+		return r
+	}
+}
+
+// before returns what the disk had when request n came, counted from 1 at the beginning of the recording.
+func (r *recording) before(n int) (durable, cached map[int64]*block) {
+	durable, cached = maps.Clone(r.durable), maps.Clone(r.cached)
+	for _, wrote := range r.requests[:min(n-1, len(r.requests))] {
+		if wrote == nil {
+			maps.Copy(durable, cached)
+			clear(cached)
+		}
+		maps.Copy(cached, wrote)
+	}
+	return durable, cached
 }
 
 // current returns the content of a block, including the cache.
@@ -107,6 +144,10 @@ func (d *disk) write(data []byte, offset int64) (served bool, err error) {
 		return false, nil
 	}
 	d.bytes += int64(len(data))
+	wrote := map[int64]*block{}
+	if d.recorded != nil {
+		d.recorded.requests = append(d.recorded.requests, wrote)
+	}
 	return true, each(data, offset, func(number int64, within int, part []byte) error {
 		b, err := d.current(number)
 		if err != nil {
@@ -114,7 +155,7 @@ func (d *disk) write(data []byte, offset int64) (served bool, err error) {
 		}
 		changed := *b
 		copy(changed[within:], part)
-		d.cached[number] = &changed
+		d.cached[number], wrote[number] = &changed, &changed
 		return nil
 	})
 }
@@ -126,6 +167,9 @@ func (d *disk) flush() (served bool) {
 		return false
 	}
 	d.flushes++
+	if d.recorded != nil {
+		d.recorded.requests = append(d.recorded.requests, nil)
+	}
 	d.keep(func(int64) bool { return true })
 	return true
 }

@@ -4,6 +4,7 @@ package vm
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -22,7 +23,7 @@ func testDisk(t *testing.T) *disk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { base.Close() })
-	d, err := newDisk(base, nil)
+	d, err := newDisk(base, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func TestDiskLosesWhatNoFlushFollowed(t *testing.T) {
 		t.Errorf("%+v, want %+v", d.traffic(), want)
 	}
 	// What was saved is not changed by what came after.
-	again, err := newDisk(d.base, before)
+	again, err := newDisk(d.base, before, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,6 +115,72 @@ func TestDiskFallsSilentAtARequest(t *testing.T) {
 	d.lose(nil)
 	contains(t, d, 0, ".")
 	wrote(t, d, 0, "d")
+}
+
+// A cut of the recording takes and leaves what a cut of the disk itself does.
+func TestRecordingHasTheDiskOfACutAtEachRequest(t *testing.T) {
+	begin := func() *disk {
+		d := testDisk(t)
+		wrote(t, d, 0, "aa")
+		d.flush()
+		wrote(t, d, 2*blockSize, "a")
+		return d
+	}
+	work := func(d *disk) {
+		write := func(offset int64, text string) {
+			if _, err := d.write([]byte(text), offset); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(0, "b")
+		write(blockSize-1, "cc") // of two blocks
+		d.flush()
+		write(1, "d")
+		d.flush()
+		write(blockSize, "e")
+	}
+	left := func(d *disk, source *rand.Rand) (text string) {
+		unflushed, lost := d.lose(source)
+		got := make([]byte, 3*blockSize)
+		if err := d.read(got, 0); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%d of %d lost: %s", lost, unflushed, bytes.ReplaceAll(got, []byte("........"), nil))
+	}
+	whole := begin()
+	start := whole.traffic().Requests
+	stop := whole.record()
+	work(whole)
+	end := whole.traffic().Requests - start
+	r := stop()
+	wrote(t, whole, 0, "after")
+	ends := map[string]bool{}
+	for n := 1; n <= end+1; n++ {
+		for _, seed := range []uint64{0, 1, 2, 3} {
+			source := func() *rand.Rand {
+				if seed == 0 {
+					return nil
+				}
+				return rand.New(rand.NewPCG(seed, uint64(n)))
+			}
+			cut := begin()
+			cut.silence(start + n)
+			work(cut)
+			durable, cached := r.before(n)
+			again, err := newDisk(whole.base, durable, cached)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := left(again, source()), left(cut, source())
+			if got != want {
+				t.Errorf("request %d: %q, want %q", n, got, want)
+			}
+			ends[want] = true
+		}
+	}
+	if len(ends) < end {
+		t.Errorf("%d requests, and only these ends: %v", end, ends)
+	}
 }
 
 func TestCutsAreSpreadOverEveryPartOfTheRoad(t *testing.T) {

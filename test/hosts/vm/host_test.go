@@ -407,7 +407,7 @@ type scene struct {
 	image *Image
 	saved map[string]*Saved
 	sides map[string]picture
-	road  road
+	road  *road
 }
 
 // road is what an update from a to b passed, in the disk's write requests since it began.
@@ -415,6 +415,7 @@ type road struct {
 	marks []mark // in order; the first is the beginning
 	end   int
 	took  time.Duration
+	disk  *recording
 }
 
 type mark struct {
@@ -423,7 +424,7 @@ type mark struct {
 }
 
 // in returns the mark that a request belongs to: the last one that was passed before the request.
-func (r road) in(request int) string {
+func (r *road) in(request int) string {
 	name := ""
 	for _, m := range r.marks {
 		if m.at < request {
@@ -484,7 +485,10 @@ func (s *scene) build(t *testing.T) error {
 		return err
 	}
 	t.Logf("the first update takes %v", time.Since(began).Round(time.Second))
-	if err := s.step(ctx, t, "a", "b", func(h *vmHost) error { return s.walk(ctx, h) }); err != nil {
+	if err := s.step(ctx, t, "a", "b", func(h *vmHost) (err error) {
+		s.road, err = h.walk(ctx)
+		return err
+	}); err != nil {
 		return err
 	}
 	t.Logf("an update with its reboot and proof takes %v and %d requests to the disk: %v",
@@ -529,19 +533,20 @@ func (s *scene) resume(ctx context.Context, name string, from *Saved) (*vmHost, 
 }
 
 // walk goes from a to b and writes down what it passes.
-func (s *scene) walk(ctx context.Context, h *vmHost) error {
+func (h *vmHost) walk(ctx context.Context) (*road, error) {
 	began, start := time.Now(), h.Traffic().Requests
-	pass := func(name string) { s.road.marks = append(s.road.marks, mark{name, h.Traffic().Requests - start}) }
+	r, stop := &road{}, h.Record()
+	pass := func(name string) { r.marks = append(r.marks, mark{name, h.Traffic().Requests - start}) }
 	pass("begin")
 	boots := h.Boots()
 	if err := h.apply(ctx, "b", func(line string) {
 		name, _, _ := strings.Cut(line, ":")
 		pass(name)
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	if err := h.WaitBoot(ctx, boots+1); err != nil {
-		return err
+		return nil, err
 	}
 	pass("boot")
 	for {
@@ -550,19 +555,19 @@ func (s *scene) walk(ctx context.Context, h *vmHost) error {
 			break
 		}
 		// A host of packages boots once more: the first boot starts a unit that a alone has, before recovery removes it.
-		if h.Boots() > boots+1 && !s.image.options.Packages || h.Boots() > boots+2 {
-			return errors.New("it boots too often")
+		if h.Boots() > boots+1 && !h.image.options.Packages || h.Boots() > boots+2 {
+			return nil, errors.New("it boots too often")
 		}
 	}
 	pass("prove")
 	status, err := h.settled(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if status.State != transaction.Done || status.Config.Committed != "b" {
-		return fmt.Errorf("the update ended on %s, %s: %s", status.Config.Committed, status.State, status.Reason)
+		return nil, fmt.Errorf("the update ended on %s, %s: %s", status.Config.Committed, status.State, status.Reason)
 	}
-	s.road.end = h.Traffic().Requests - start
-	s.road.took = time.Since(began)
-	return nil
+	r.disk, r.end = stop(), h.Traffic().Requests-start
+	r.took = time.Since(began)
+	return r, nil
 }

@@ -98,16 +98,26 @@ type Saved struct {
 }
 
 // New makes a machine that is off. The machine is fresh, or resumes the state of a saved machine. Close removes it.
-func (i *Image) New(name string, from *Saved) (_ *Machine, err error) {
-	base, err := os.Open(filepath.Join(i.dir, "disk.img"))
-	if err != nil {
-		return nil, fmt.Errorf("making machine %s: %w", name, err)
-	}
+func (i *Image) New(name string, from *Saved) (*Machine, error) {
 	var durable map[int64]*block
 	if from != nil {
 		durable = from.disk
 	}
-	d, err := newDisk(base, durable)
+	return i.with(name, from, durable, nil)
+}
+
+// Off makes a machine that is off. Its disk, cache included, is as the recorded one was when a request came.
+func (i *Image) Off(name string, r *recording, request int) (*Machine, error) {
+	durable, cached := r.before(request)
+	return i.with(name, nil, durable, cached)
+}
+
+func (i *Image) with(name string, from *Saved, durable, cached map[int64]*block) (*Machine, error) {
+	base, err := os.Open(filepath.Join(i.dir, "disk.img"))
+	if err != nil {
+		return nil, fmt.Errorf("making machine %s: %w", name, err)
+	}
+	d, err := newDisk(base, durable, cached)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("making machine %s: %w", name, err), base.Close())
 	}
@@ -467,6 +477,9 @@ func (m *Machine) Cut(source *rand.Rand) (Cut, error) {
 // Silence makes the disk serve no write request from number n on, counted from the disk's first request (see Traffic).
 // The returned channel is closed when request n comes. From then on the machine does nothing that lasts.
 func (m *Machine) Silence(n int) <-chan struct{} { return m.disk.silence(n) }
+
+// Record has the disk record what it serves until stop is called.
+func (m *Machine) Record() (stop func() *recording) { return m.disk.record() }
 
 // Traffic returns what the machine has written since it was made.
 func (m *Machine) Traffic() Traffic { return m.disk.traffic() }

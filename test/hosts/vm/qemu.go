@@ -31,8 +31,9 @@ var emulation = []string{"-accel", "tcg", "-cpu", "qemu64,-cx16,+rdrand"}
 
 var virtualisation = []string{"-accel", "kvm", "-cpu", "host"}
 
-// hardware is the machine without its processor.
-var hardware = []string{"-machine", "q35", "-m", "512", "-smp", "1", "-display", "none", "-vga", "none",
+// hardware is the machine without its processor. Without graphics the firmware has its screen on the console. So the
+// console shows the boot loader too, and the prompt of one that finds nothing to boot.
+var hardware = []string{"-machine", "q35,graphics=off", "-m", "512", "-smp", "1", "-display", "none", "-vga", "none",
 	"-no-user-config", "-nodefaults", "-device", "virtio-rng-pci"}
 
 // probePatience is how long a kernel may take, with hardware virtualisation, to report that it runs.
