@@ -11,8 +11,9 @@
 set -euo pipefail
 
 # What of somebody's environment would change the bytes. The toolchain is the one that is here: the
-# same bytes take the same one.
-export GOFLAGS=-trimpath GOEXPERIMENT=none GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOTOOLCHAIN=local
+# same bytes take the same one. Of its experiments only its own defaults are on: regabi always is. So the programs have
+# the garbage collector that the tests run with, and no package is compiled a second time.
+export GOFLAGS=-trimpath GOEXPERIMENT=regabi GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOTOOLCHAIN=local
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=${VERSION:-$(packaging/version.sh)}
@@ -21,7 +22,7 @@ shift
 
 # The program of the host is copied to every node and starts in every boot, so it is built for size: without inlining,
 # but for the project's own code and the runtime. This takes a tenth of its bytes. The program speaks HTTP only to fetch
-# contents, one after the other: HTTP/2 is left out.
+# contents, one after the other: HTTP/2 is left out. Without the toolchain's experiments it is 45 kB smaller.
 small=(-gcflags='all=-l' -gcflags='github.com/noderefit/...=' -gcflags='runtime/...=')
 
 # tell says every few seconds how far a compilation is, and passes on what else the go command says.
@@ -50,7 +51,7 @@ compile() { # ARGUMENTS-OF-GO-BUILD...
 others=()
 for name in "$@"; do
 	if [[ $name == machine-config-daemon ]]; then
-		TAGS="${TAGS:+$TAGS,}nethttpomithttp2" compile "${small[@]}" -ldflags "-s -w -X main.version=$version" -o "$dir/" "./cmd/$name"
+		TAGS="${TAGS:+$TAGS,}nethttpomithttp2" GOEXPERIMENT=none compile "${small[@]}" -ldflags "-s -w -X main.version=$version" -o "$dir/" "./cmd/$name"
 	else
 		others+=("./cmd/$name")
 	fi
