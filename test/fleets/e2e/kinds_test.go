@@ -244,23 +244,29 @@ for version in 1 2; do
 done
 `
 
-// upgradeDnf has rpm install two packages: a library after whose update needs-restarting wants a reboot, and one of the
-// kubelet, whose settings the kubelet of the next boot does not take.
+// upgradeDnf has rpm upgrade a library, whose script says that a reboot is required, as needs-restarting does. A package
+// of the kubelet comes along, whose settings the kubelet of the next boot does not take.
 const upgradeDnf = `set -eu
 mkdir -p /var/tmp/packages
 cd /var/tmp/packages
 printf 'fail\n' >kubelet.conf
-cat >glibc.spec <<'E'
+for release in 1 2; do
+	cat >glibc-$release.spec <<E
 Name: glibc
 Version: 2.40
-Release: 2
+Release: $release
 Summary: the C library
 License: none
 BuildArch: noarch
 %description
 The C library.
+%post
+[ "\$1" -gt 1 ] || exit 0
+echo "*** System restart required ***" >/run/reboot-required
+echo glibc >>/run/reboot-required.pkgs
 %files
 E
+done
 cat >kubelet.spec <<'E'
 Name: kubelet
 Version: 2
@@ -275,26 +281,31 @@ install -D -m 644 /var/tmp/packages/kubelet.conf %{buildroot}/etc/kubernetes/kub
 %files
 /etc/kubernetes/kubelet.conf
 E
-for name in glibc kubelet; do
+for name in glibc-1 glibc-2 kubelet; do
 	rpmbuild -bb --define '_topdir /var/tmp/packages' $name.spec >$name.log 2>&1 || { cat $name.log; exit 1; }
 done
-rpm -U --nodeps RPMS/noarch/*.rpm
+rpm -U --nodeps RPMS/noarch/glibc-2.40-1.noarch.rpm
+rpm -U --nodeps RPMS/noarch/glibc-2.40-2.noarch.rpm RPMS/noarch/kubelet-*.rpm
 `
 
 func kindsReboot(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	_, err := f.Kubectl(ctx, "label", "node", ofApt, "canary=true")
 	must(t, err, f.Apply(ctx, window(rebootPolicy, time.Now().Add(24*time.Hour))))
 	booted := boots(f)
-	for name, upgrade := range map[string]string{ofApt: upgradeApt, ofDnf: upgradeDnf,
-		ofOSTree: "ostree admin deploy --os=" + lab.OS + " " + lab.RefV1} {
-		text, err := f.Node(name).Output(ctx, "sh", "-c", upgrade+"\nmachine-config-daemon wants-reboot")
+	// The agent sees by itself what packages write. Programs that take their time are asked now and then, or by a person.
+	const ask = "\nmachine-config-daemon wants-reboot"
+	for name, upgrade := range map[string]string{ofApt: upgradeApt, ofDnf: upgradeDnf + ask,
+		ofOSTree: upgradeApt + "ostree admin deploy --os=" + lab.OS + " " + lab.RefV1 + ask} {
+		text, err := f.Node(name).Output(ctx, "sh", "-c", upgrade)
 		must(t, err)
 		t.Logf("%s: %s", name, text)
 	}
-	for name, why := range map[string]string{ofApt: "System restart required (libc6)", ofDnf: "needs-restarting",
-		ofOSTree: "boots next"} {
-		explains(ctx, t, f, name, progress.RebootWanted, why)
-		explains(ctx, t, f, name, progress.RebootWanted, "no window is open")
+	// The packages have written the sentinel on each, and two have a reason of their own beside it.
+	for name, reasons := range map[string][]string{ofApt: {"(libc6)"}, ofDnf: {"(glibc)", "needs-restarting"},
+		ofOSTree: {"(libc6)", "boots next"}} {
+		for _, why := range append(reasons, "/run/reboot-required: System restart required", "no window is open") {
+			explains(ctx, t, f, name, progress.RebootWanted, why)
+		}
 	}
 	must(t, rebootsOf(f, booted, map[string]int{}))
 
