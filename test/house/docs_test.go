@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode"
@@ -104,6 +105,33 @@ func TestAFlagWithoutItsRowIsFound(t *testing.T) {
 	}
 }
 
+// The page of capabilities has a row for each thing that was compared, and each row has its test.
+func TestEveryCapabilityHasItsRowAndItsTest(t *testing.T) {
+	const page = "docs/capabilities.md"
+	text := pages(t)[page]
+	for section, rows := range map[string]int{"What tools of this field do": 64, "What no tool had": 31} {
+		for _, wrong := range checkRows(text, section, rows) {
+			t.Errorf("%s: %s: %s", page, section, wrong)
+		}
+	}
+}
+
+func TestACapabilityWithoutItsRowOrItsTestIsFound(t *testing.T) {
+	page := "## One\n| 1 | a | here | `x TestX` |\n| 2 | b | here | `x TestX` |\n### More\n" +
+		"| 2 | b | `x TestX` | none |\n| 4 | d | not yet | none |\n| 7 | e | here | `x TestX` |\n" +
+		"## Two\n| 3 | c | here | `x TestX` |\n"
+	want := []string{
+		"row 2 names no test, and does not say \"not yet\"", "2 rows have the number 2", "0 rows have the number 3",
+		"row 7 is one too many",
+	}
+	if got := checkRows(page, "One", 4); !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	if got := checkRows(page, "Three", 1); !slices.Equal(got, []string{"there is no such section"}) {
+		t.Errorf("found %q", got)
+	}
+}
+
 // The decisions are on a page for each area, and people find them through the index.
 func TestTheIndexOfDecisionsHasEverySection(t *testing.T) {
 	checked := 0
@@ -155,6 +183,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
 	aTest   = regexp.MustCompile("`([a-z0-9/]+ Test\\w+)`")
 	aFlag   = regexp.MustCompile("`(--[a-z-]+)`")
+	aRow    = regexp.MustCompile(`(?m)^\| ([0-9]+) \|.*\|([^|\n]+)\|$`)
 )
 
 // checkLinks returns a line for each link of a page, other than to the web, to a file or heading that is not there.
@@ -235,6 +264,35 @@ func checkFlags(flags []string, page string, tested bool) (wrong []string) {
 		}
 	}
 	return wrong
+}
+
+// checkRows returns a line for each number from 1 to last that not exactly one row of a section has, for each row beyond,
+// and for each row whose last cell names no test, unless the row says "not yet".
+func checkRows(page, section string, last int) (wrong []string) {
+	_, text, found := strings.Cut("\n"+page, "\n## "+section+"\n")
+	if !found {
+		return []string{"there is no such section"}
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	rows := map[int]int{}
+	var beyond []string
+	for _, match := range aRow.FindAllStringSubmatch(text, -1) {
+		number, err := strconv.Atoi(match[1])
+		if err != nil || number < 1 || number > last {
+			beyond = append(beyond, fmt.Sprintf("row %s is one too many", match[1]))
+			continue
+		}
+		rows[number]++
+		if !aTest.MatchString(match[2]) && !strings.Contains(match[0], "not yet") {
+			wrong = append(wrong, fmt.Sprintf("row %d names no test, and does not say \"not yet\"", number))
+		}
+	}
+	for number := 1; number <= last; number++ {
+		if rows[number] != 1 {
+			wrong = append(wrong, fmt.Sprintf("%d rows have the number %d", rows[number], number))
+		}
+	}
+	return append(wrong, beyond...)
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
