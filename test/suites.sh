@@ -7,13 +7,16 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-cache=.cache times=.cache/times
+cache=.cache times=.cache/times begun=.cache/begun
 gotestsum=$PWD/$cache/gotestsum
 timeout=${TEST_TIMEOUT:-30m}
 
 # The last suites on hosts, in their order. They take LONG_FLAGS, as three of the other lane do.
 counting=(hosts/osupdate hosts/crash hosts/hostile)
 long=("${counting[@]}" clusters/pool fleets/pods fleets/e2e)
+# The short ones among the suites on control planes. They come last: what is left for the lane that is done first is
+# short then.
+short=(clusters/gitops clusters/operators clusters/page clusters/template fleets/scale)
 
 # tested runs go test. A failed test gets go test's own line.
 tested() { # NAME ARGUMENTS-OF-GO-TEST...
@@ -45,10 +48,11 @@ flags() { # FOLDER
 	if is "$1" "${long[@]}"; then echo "${LONG_FLAGS:-}"; fi
 }
 
-# lane runs suites, each of them although one before it has failed.
+# lane runs those of the suites that no other lane has begun, each of them although one before it has failed.
 lane() { # FOLDERS...
 	local folder failed=0
 	for folder; do
+		if ! mkdir "$begun/${folder//\//-}" 2>/dev/null && [[ -d $begun/${folder//\//-} ]]; then continue; fi
 		# shellcheck disable=SC2046 # none, one or more flags
 		suite "$folder" $(flags "$folder") || failed=1
 	done
@@ -77,10 +81,14 @@ folders() { # PATTERN
 }
 
 # run runs the packages and both lanes. The suites on control planes wait for most of their time. They run beside the
-# suites on hosts, which need the processors. Rollouts over hosts come last, beside the suites that count cuts.
+# suites on hosts, which need the processors. Rollouts over hosts come late, beside the suites that count cuts. A lane
+# that is done goes on with what the other one has not begun.
 run() { # sampled | lane
-	local failed=0 folder hosts=() clusters
-	mapfile -t clusters < <(folders clusters/ && folders fleets/)
+	local failed=0 folder hosts=() clusters=()
+	while read -r folder; do
+		is "$folder" "${short[@]}" || clusters+=("$folder")
+	done < <(folders clusters/ && folders fleets/)
+	clusters+=("${short[@]}")
 	while read -r folder; do
 		is "$folder" house "${counting[@]}" || hosts+=("$folder")
 	done < <(comm -23 <(folders . | sort) <(printf '%s\n' "${clusters[@]}" | sort))
@@ -91,10 +99,12 @@ run() { # sampled | lane
 		sampled "${clusters[@]}" &
 		sampled "${hosts[@]}" || failed=1
 	else
-		lane "${clusters[@]}" &
+		rm -rf "$begun"
+		mkdir "$begun"
+		lane "${clusters[@]}" "${hosts[@]}" &
 		# shellcheck disable=SC2046 # a package each
 		tested packages $(packages) || failed=1
-		lane "${hosts[@]}" || failed=1
+		lane "${hosts[@]}" "${clusters[@]}" || failed=1
 	fi
 	wait $! || failed=1
 	return "$failed"

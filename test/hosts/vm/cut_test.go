@@ -106,7 +106,7 @@ func (s *scene) cuts(t *testing.T, cuts int, twice bool) {
 	ended, made := map[string]int{}, 0
 	queue := make(chan cutPlan)
 	var workers sync.WaitGroup
-	for range runtime.NumCPU() {
+	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for plan := range queue {
 				began := time.Now()

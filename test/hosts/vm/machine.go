@@ -30,8 +30,8 @@ var ErrDown = errors.New("the machine does not run")
 // BootLimit is far longer than a boot or an orderly reboot takes.
 const BootLimit = 5 * time.Minute
 
-// slots limit how many machines run at a time: one for each processor.
-var slots = make(chan struct{}, runtime.NumCPU())
+// slots limit how many machines run at a time: one for each processor that the tests may use.
+var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
 
 // Machine is one virtual machine. A Machine is safe for concurrent use, but only one goroutine should switch it on and
 // off.
