@@ -18,10 +18,12 @@ type pattern struct {
 	// words are texts of which each match of the expression has one, in lower case. They are nil if none is known. To
 	// look for words is a hundred times as fast as the expression.
 	words func() []string
-	// hint reports whether a text in lower case can have a match, where words tell too little. It is nil without a hint.
-	hint func(text string) bool
-	// near is true where a match has at most nearLines lines before its word and after it, blank lines aside.
-	near bool
+	// hint reports whether a match can have its word at a place of a text in lower case. It is nil without a hint.
+	hint func(lower string, at int) bool
+	// near is true where a match begins at most before lines before the line of its word, and ends at most nearLines lines
+	// after that line. Blank lines do not count.
+	near   bool
+	before int
 }
 
 const (
@@ -31,15 +33,25 @@ const (
 )
 
 // hinted gives a pattern a hint.
-func (p *pattern) hinted(hint func(text string) bool) *pattern {
+func (p *pattern) hinted(hint func(lower string, at int) bool) *pattern {
 	p.hint = hint
 	return p
 }
 
-// newNearPattern returns a pattern of which each match is near its word.
-func newNearPattern(expression string) *pattern {
+// worded gives a pattern a word that the hint is for.
+func (p *pattern) worded(word string) *pattern {
+	p.words = func() []string { return []string{word} }
+	return p
+}
+
+// newNearPattern returns a pattern of which each match is near its word, and begins in the line of the word or with the
+// newline before.
+func newNearPattern(expression string) *pattern { return newNearPatternFrom(0, expression) }
+
+// newNearPatternFrom returns a pattern of which each match is near its word, and begins at most so many lines before.
+func newNearPatternFrom(before int, expression string) *pattern {
 	p := newPattern(expression)
-	p.near = true
+	p.near, p.before = true, before
 	return p
 }
 
@@ -61,50 +73,129 @@ func (p *pattern) matchString(text string) bool { return p.compiled().MatchStrin
 
 // match reports whether the text has a match of the pattern.
 func (p *pattern) match(t *searched) bool {
-	words := p.words()
+	places := t.places(p)
 	switch {
-	case !t.may(words), p.hint != nil && !p.hint(t.lower):
+	case len(places) == 0 && p.words() != nil:
 		return false
-	case !p.near || len(t.text) < short || len(t.text) != len(t.lower): // offsets in the two differ
+	case !p.near || len(t.text) < short || !t.aligned:
 		return p.compiled().MatchString(t.text)
 	}
-	return slices.ContainsFunc(t.around(words), p.compiled().MatchString)
+	return slices.ContainsFunc(t.around(places, p.before), p.compiled().MatchString)
 }
 
 // searched is a text in which several patterns are looked for.
-type searched struct{ text, lower string }
-
-func search(text string) *searched { return &searched{text, fold(text)} }
-
-// fold returns a text in which all that an expression takes for one letter is one: where case does not matter, the long
-// s is an s, too.
-func fold(text string) string { return strings.ReplaceAll(strings.ToLower(text), "\u017f", "s") }
-
-// may reports whether the text has one of the words.
-func (t *searched) may(words []string) bool {
-	return words == nil || slices.ContainsFunc(words, func(w string) bool { return strings.Contains(t.lower, w) })
+type searched struct {
+	text, lower string
+	// aligned is true where each letter is at the same place in both.
+	aligned bool
+	// at has the places of the words of all secretPatterns in lower.
+	at map[string][]int
 }
 
-// around returns the lines around the words in the text.
-func (t *searched) around(words []string) (parts []string) {
-	var at []int
-	for _, word := range words {
-		for from := 0; ; {
-			next := strings.Index(t.lower[from:], word)
-			if next < 0 {
-				break
-			}
-			at = append(at, from+next)
-			from += next + len(word)
+func search(text string) *searched {
+	lower := fold(text)
+	return &searched{text: text, lower: lower, aligned: len(lower) == len(text), at: index().places(lower)}
+}
+
+// foreign are the letters of other scripts that an expression takes for a letter of ASCII where case does not matter.
+var foreign = strings.NewReplacer("\u017f", "s", "\u212a", "k")
+
+// fold returns a text in which all that an expression takes for one letter of ASCII is one.
+func fold(text string) string {
+	lower := []byte(text)
+	ascii := true
+	for i, c := range lower {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			lower[i] = c + 'a' - 'A'
+		case c > unicode.MaxASCII:
+			ascii = false
 		}
 	}
-	slices.Sort(at)
+	if ascii {
+		return string(lower)
+	}
+	return foreign.Replace(string(lower))
+}
+
+// places returns where the text in lower case has a word of the pattern that its hint lets pass, in order.
+func (t *searched) places(p *pattern) (places []int) {
+	words := p.words()
+	for _, word := range words {
+		places = append(places, t.find(word)...)
+	}
+	if len(words) > 1 {
+		slices.Sort(places)
+	}
+	if p.hint != nil && t.aligned {
+		places = slices.DeleteFunc(places, func(at int) bool { return !p.hint(t.lower, at) })
+	}
+	return places
+}
+
+// find returns where the text in lower case has a word.
+func (t *searched) find(word string) (places []int) {
+	if index().known[word] {
+		return t.at[word]
+	}
+	for from := 0; ; {
+		next := strings.Index(t.lower[from:], word)
+		if next < 0 {
+			return places
+		}
+		places = append(places, from+next)
+		from += next + 1
+	}
+}
+
+// wordIndex has words by their first two bytes, so that one pass over a text finds all of them.
+type wordIndex struct {
+	begins [1 << 16]bool
+	words  map[[2]byte][]string
+	known  map[string]bool
+}
+
+// index has the words of all secretPatterns that are long enough.
+var index = sync.OnceValue(func() *wordIndex {
+	x := &wordIndex{words: map[[2]byte][]string{}, known: map[string]bool{}}
+	for _, p := range secretPatterns() {
+		for _, word := range p.words() {
+			if len(word) < 2 || x.known[word] {
+				continue
+			}
+			key := [2]byte{word[0], word[1]}
+			x.words[key] = append(x.words[key], word)
+			x.begins[uint16(word[0])<<8|uint16(word[1])] = true
+			x.known[word] = true
+		}
+	}
+	return x
+})
+
+// places returns where a text has which word.
+func (x *wordIndex) places(text string) map[string][]int {
+	at := map[string][]int{}
+	for i := 1; i < len(text); i++ {
+		if !x.begins[uint16(text[i-1])<<8|uint16(text[i])] {
+			continue
+		}
+		for _, word := range x.words[[2]byte{text[i-1], text[i]}] {
+			if strings.HasPrefix(text[i-1:], word) {
+				at[word] = append(at[word], i-1)
+			}
+		}
+	}
+	return at
+}
+
+// around returns the lines around places in the text, which begin so many lines before a place.
+func (t *searched) around(places []int, lines int) (parts []string) {
 	begin, end := 0, 0
-	for _, i := range at {
+	for _, i := range places {
 		if i < end && t.after(i) <= end {
 			continue
 		}
-		if from := t.before(i); from > end {
+		if from := t.before(i, lines); from > end {
 			parts = append(parts, t.text[begin:end])
 			begin = from
 		}
@@ -113,17 +204,17 @@ func (t *searched) around(words []string) (parts []string) {
 	return append(parts, t.text[begin:end])
 }
 
-// before returns where the lines before a place in the text begin.
-func (t *searched) before(at int) int {
+// before returns where so many lines before a place in the text begin, with the newline in front of them.
+func (t *searched) before(at, most int) int {
 	at = strings.LastIndexByte(t.text[:at], '\n') + 1
-	for lines := 0; lines < nearLines && at > 0; {
+	for lines := 0; lines < most && at > 0; {
 		from := strings.LastIndexByte(t.text[:at-1], '\n') + 1
 		if strings.TrimSpace(t.text[from:at]) != "" {
 			lines++
 		}
 		at = from
 	}
-	return at
+	return max(0, at-1)
 }
 
 // after returns where the lines after a place in the text end.

@@ -10,16 +10,6 @@ import (
 	"unicode"
 )
 
-// secretPatterns are all patterns that are looked for in texts.
-func secretPatterns() []*pattern {
-	all := []*pattern{privateKey, kubeconfig, credentialField, registryAuth, password, userToken, packedKey, header, tomlAuth,
-		wireGuard, assigned}
-	for _, l := range likely {
-		all = append(all, l.pattern)
-	}
-	return all
-}
-
 // A pattern that does not compile is found here, and not on a host.
 func TestEveryPatternOfASecretCompiles(*testing.T) {
 	for _, p := range append(secretPatterns(), likelyPaths, plainName, credentialPaths, signature, secretArgument) {

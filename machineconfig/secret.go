@@ -129,14 +129,17 @@ var credentialPaths = newPattern(`(?:` + strings.Join([]string{
 func secretPath(p string) bool { return credentialPaths.matchString(path.Clean(p)) }
 
 var (
-	privateKey = newPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
+	privateKey = newNearPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
 	// kubeconfig matches a kubeconfig in YAML or JSON. credentialField matches a credential in it, but not a reference to
 	// another file.
 	kubeconfig = newPattern(
 		`(?m)(?:^|[\s{,"'])(?:kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}#])|users["']?\s*:)`)
-	credentialField = newNearPattern(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
+	credentialField = newNearPattern(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`).
+			hinted(assigns)
 	// registryAuth matches a pull secret, in any file.
-	registryAuth = newNearPattern(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
+	registryAuth = newNearPattern(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`).hinted(assigns)
+	// credentialURL matches what password and userToken match, and more. They are slow.
+	credentialURL = newNearPattern(`://[^/\s@"']+@`)
 	// password matches a password in a URL. A variable or a placeholder is no password: its value comes from elsewhere.
 	password = newNearPattern(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:` +
 		`(?:[^/\s@"'$<{%][^/\s@"']*|\$[^/\s@"'{]*[^/\s@"'{A-Za-z0-9_][^/\s@"']*|` +
@@ -144,17 +147,18 @@ var (
 	// userToken matches a token in place of the user's name in a URL, by the prefixes of well-known issuers.
 	userToken = newNearPattern(`://(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-)[^/\s@"']+@`)
 	// packedKey matches base64 of a PEM with a private key, at each of the three offsets of "PRIVATE KEY".
-	packedKey = newPattern(`LS0tLS1CRUdJTi[A-Za-z0-9+/]*(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)`)
+	packedKey = newNearPattern(`LS0tLS1CRUdJTi[A-Za-z0-9+/]*(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)`)
 	// header matches a header of a request that identifies the client.
-	header = newNearPattern(`(?i)authorization["']?\s*[:=]\s*\[?\s*["']?(?:basic|bearer)\s+[^\s"'$<{]`)
+	header = newNearPattern(`(?i)authorization["']?\s*[:=]\s*\[?\s*["']?(?:basic|bearer)\s+[^\s"'$<{]`).
+		hinted(assigns)
 	// tomlAuth matches the credentials of a registry in containerd's config.toml.
 	tomlAuth = newPattern(`(?s)\.auth\]\s[^\[]*\b(?:password|auth|identitytoken)\s*=\s*["'][^"'$<{]`)
 	// wireGuard matches the key of a tunnel.
-	wireGuard = newPattern(`(?m)^\s*(?:PrivateKey|PresharedKey)\s*=\s*\S`)
+	wireGuard = newNearPattern(`(?m)^\s*(?:PrivateKey|PresharedKey)\s*=\s*\S`).hinted(assignedLine)
 	// assigned matches a variable of a unit with the name of a secret, or a credential in a unit. A path, a variable or an
 	// empty value is no secret.
 	assigned = newNearPattern(`(?im)(?:^\s*SetCredential\s*=\s*[^:\s]+:\s*\S|` +
-		`[\s="'][\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)\s*=\s*["']?[^\s"'$<{/%])`)
+		`[\s="'][\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)\s*=\s*["']?[^\s"'$<{/%])`).hinted(assigns)
 )
 
 // text checks the text of a file.
@@ -169,7 +173,7 @@ func secretText(t *searched) string {
 	switch {
 	case privateKey.match(t):
 		return "there is a private key in it"
-	case kubeconfig.match(t) && credentialField.match(t):
+	case credentialField.match(t) && kubeconfig.match(t):
 		return "the text is a kubeconfig with credentials"
 	case packedKey.match(t):
 		return "there is a private key in it, in base64"
@@ -179,7 +183,7 @@ func secretText(t *searched) string {
 		return "there is an Authorization with credentials in it"
 	case registryAuth.match(t), tomlAuth.match(t):
 		return "there are credentials of a registry in it"
-	case strings.Contains(t.text, "://") && (password.match(t) || userToken.match(t)):
+	case credentialURL.match(t) && (password.match(t) || userToken.match(t)):
 		return "there is a URL with a password in it"
 	}
 	return ""

@@ -3,6 +3,9 @@
 package machineconfig
 
 import (
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -191,6 +194,77 @@ func FuzzASecretIsWithheldWhateverIsAroundIt(f *testing.F) {
 		for name, text := range secretTexts {
 			if WithheldText(before+"\n"+text+"\n"+after) == "" {
 				t.Errorf("%s is shown after %q, before %q", name, before, after)
+			}
+		}
+	})
+}
+
+// plainly is WithheldText by the expressions alone, without words, hints and places.
+func plainly(text string) string {
+	for _, c := range []struct {
+		is  bool
+		why string
+	}{
+		{privateKey.matchString(text), "there is a private key in it"},
+		{kubeconfig.matchString(text) && credentialField.matchString(text), "the text is a kubeconfig with credentials"},
+		{packedKey.matchString(text), "there is a private key in it, in base64"},
+		{wireGuard.matchString(text), "there is the key of a tunnel in it"},
+		{header.matchString(text), "there is an Authorization with credentials in it"},
+		{registryAuth.matchString(text) || tomlAuth.matchString(text), "there are credentials of a registry in it"},
+		{password.matchString(text) || userToken.matchString(text), "there is a URL with a password in it"},
+		{assigned.matchString(text), namedLikeSecret},
+	} {
+		if c.is {
+			return c.why
+		}
+	}
+	for _, l := range likely {
+		if l.pattern.matchString(text) {
+			return l.why
+		}
+	}
+	return ""
+}
+
+// logLines are lines with words of secrets, and without one.
+var logLines = []string{
+	"2026-11-26T05:34:50Z info the token has expired\n", `{"msg":"listed","key":"default/worker-1","name":"a","value":"b"}` + "\n",
+	"\n", " \t\n", "- name: TZ\n", "  value: UTC\n", "task-0123456789abc is a disk-0123456789abc\n", "  # a remark\n",
+	"password\n", "kind:\n", "  Secret\n", "login me\n", "curl\n", " -u a:b\n", "10.0.0.1 :\n", " PSK\n", "\u212aey = \u017fecret\n",
+	"worker-0.17f3a4b2c3d4e5f6 Normal Pulled\n", "https://10.96.0.1:443/api/v1/nodes me@example.com\n", "bearer\n",
+	"\"naïve\" – „quoted“\n", "the private", "key", ":", "=", " ", "x", "\r\n", "users:\n", "kind: Config\n",
+}
+
+// FuzzAFastSearchFindsTheSame: words, hints and places save time, and change no answer.
+func FuzzAFastSearchFindsTheSame(f *testing.F) {
+	for seed := range uint64(12) {
+		f.Add(seed, "")
+	}
+	f.Add(uint64(1), "\u212a\u023a\u023atoken: x")
+	names := slices.Sorted(maps.Keys(secretTexts))
+	f.Fuzz(func(t *testing.T, seed uint64, more string) {
+		chance := rand.New(rand.NewPCG(seed, 7))
+		var out strings.Builder
+		for range 1 + chance.IntN(400) {
+			switch chance.IntN(60) {
+			case 0:
+				out.WriteString(more)
+			case 1, 2: // a secret, or a part of one
+				text := secretTexts[names[chance.IntN(len(names))]]
+				out.WriteString(text[chance.IntN(2)*chance.IntN(len(text)):])
+			default:
+				out.WriteString(logLines[chance.IntN(len(logLines))])
+			}
+		}
+		text := out.String()
+		if got, want := WithheldText(text), plainly(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+		lines := strings.SplitAfter(text, "\n")
+		reasons := WithheldLines(lines)
+		for i, line := range lines {
+			if want := plainly(line); reasons[i] != want {
+				t.Errorf("line %q: %q, want %q", line, reasons[i], want)
 			}
 		}
 	})

@@ -262,7 +262,7 @@ func (c *Cluster) list(ctx context.Context, resource schema.GroupVersionResource
 }
 
 const (
-	// logBytes and logLines are the most that is read of one log. To mask a MiB takes two seconds of a processor.
+	// logBytes and logLines are the most that is read of one log: its end, which is about the fault.
 	logBytes = 1 << 20
 	logLines = 5000
 	// journalLines is the most that is read of a host's journal.

@@ -111,11 +111,15 @@ func maskText(text string) string {
 		return text // nearly always; the rest is for the others
 	}
 	lines := strings.SplitAfter(text, "\n")
+	for i, reason := range machineconfig.WithheldLines(lines) {
+		lines[i] = why(reason) + "\n"
+	}
 	maskLines(lines)
 	return strings.Join(lines, "")
 }
 
-// maskLines halves what may hold a secret until single lines are left.
+// maskLines halves what may hold a secret until single lines are left. What it does to lines that are withheld alone
+// maskText has done before, because there are most of them, and halving takes long.
 func maskLines(lines []string) {
 	reason := machineconfig.WithheldText(strings.Join(lines, ""))
 	if reason == "" {

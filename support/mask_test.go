@@ -4,6 +4,7 @@ package support
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -90,9 +91,44 @@ func TestLinesOfALogAreMaskedAlone(t *testing.T) {
 	}
 }
 
+// pieces are lines of logs, and parts of secrets that span lines.
+var pieces = []string{
+	"2026-11-26T05:34:50Z info phase ended\n", "the token has expired\n", `{"key":"default/worker-1","name":"a","value":"b"}` + "\n",
+	"password=x\n", "password:\n", "  x\n", "- name: API_TOKEN\n", "  value: x\n", "# of old\n", "\n", "bearer\n", "0123456789\n",
+	"curl\n", "-u a:b\n", "login me\n", "password\n", "kind:\n", "Secret\n", "https://a:b@c/\n", "[x.auth]\n", "auth = \"x\"\n", "last",
+}
+
+// What lines alone tell is looked for at once, and not by halving. The result is the same.
+func TestALogIsMaskedAsByHalvingAlone(t *testing.T) {
+	for seed := range uint64(300) {
+		chance := rand.New(rand.NewPCG(seed, 17))
+		var out strings.Builder
+		for range chance.IntN(60) {
+			out.WriteString(pieces[chance.IntN(len(pieces))])
+		}
+		halved := strings.SplitAfter(out.String(), "\n")
+		maskLines(halved)
+		if got, want := maskText(out.String()), strings.Join(halved, ""); got != want {
+			t.Fatalf("%q:\n%s\nwant\n%s", out.String(), got, want)
+		}
+	}
+}
+
 // A log of megabytes is looked at once where nothing is to be masked.
 func BenchmarkLog(b *testing.B) {
-	text := strings.Repeat(`{"level":"info","ts":"2026-01-01T00:00:00Z","caller":"daemon/run.go:1","msg":"phase ended"}`+"\n", 10000)
+	benchmarkMask(b, `{"level":"info","ts":"2026-01-01T00:00:00Z","caller":"daemon/run.go:1","msg":"phase ended"}`+"\n")
+}
+
+// Words of secrets are in many lines, and secrets in a few.
+func BenchmarkLogWithSecrets(b *testing.B) {
+	lines := strings.Repeat(`{"level":"info","caller":"daemon/run.go:1","name":"rendered-worker-55fbf49d","value":"7"}`+"\n"+
+		"I1126 05:34:50 1 reflector.go:357] listed url=\"https://10.96.0.1:443/api/v1/nodes\" key=\"default/worker-1\"\n"+
+		"E1126 05:34:50 authentication.go:73] invalid bearer token, service account token has expired\n", 50)
+	benchmarkMask(b, lines+"E1126 05:34:50 token: "+canary+"\n")
+}
+
+func benchmarkMask(b *testing.B, lines string) {
+	text := strings.Repeat(lines, 1<<20/len(lines))
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		maskText(text)
