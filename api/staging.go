@@ -3,7 +3,9 @@
 package api
 
 import (
-	"regexp"
+	"crypto/sha256"
+	"crypto/sha512"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -87,8 +89,17 @@ func (s *Staged) Failed(config string) bool {
 	return s != nil && s.Error != "" && SameContent(s.Config, config)
 }
 
-// osDigest is the digest of a container image, or the checksum of an ostree commit.
-var osDigest = regexp.MustCompile(`^(?:(?:sha256:)?[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
+// isOSDigest reports whether a text is the digest of a container image, or the checksum of an ostree commit.
+func isOSDigest(text string) bool {
+	length := sha256.Size * 2
+	sum, long := strings.CutPrefix(text, "sha512:")
+	if long {
+		length = sha512.Size * 2
+	} else {
+		sum = strings.TrimPrefix(text, "sha256:")
+	}
+	return len(sum) == length && strings.Trim(sum, "0123456789abcdef") == ""
+}
 
 // believed is what is taken from a Node. One that has staged what is no digest has staged nothing that can be approved:
 // it could not.
@@ -96,7 +107,7 @@ func (s *Staged) believed() *Staged {
 	if s == nil || len(s.Config) > longestName {
 		return nil
 	}
-	if s.Digest != "" && !osDigest.MatchString(s.Digest) {
+	if s.Digest != "" && !isOSDigest(s.Digest) {
 		s.Digest, s.Error = "", "what the node says of the OS that it has staged is no digest"
 	}
 	s.Error = shorten(ShortReason(s.Error), quarantineReason)

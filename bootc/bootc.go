@@ -460,7 +460,7 @@ func (b *Driver) hold(ctx context.Context, doing string, e *entry, transactions 
 // s. One fork, and two for each container image that it is bound to.
 func (b *Driver) Present(ctx context.Context, s osimage.System, c osimage.Composed) (bool, error) {
 	doing := "looking for the composed " + cmp.Or(s.Image, c.Checksum)
-	if len(s.Packages)+len(s.Removed) > 0 || !ostree.ChecksumPattern.MatchString(c.Checksum) {
+	if len(s.Packages)+len(s.Removed) > 0 || !ostree.IsChecksum(c.Checksum) {
 		return false, nil
 	}
 	for _, ref := range heldRefs {

@@ -3,8 +3,9 @@
 package bootc
 
 import (
+	"crypto/sha256"
+	"crypto/sha512"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/noderefit/noderefit/ostree"
@@ -19,9 +20,9 @@ const (
 	composefsUKI Composefs = "uki" // one signed file has them: the image is sealed
 )
 
-// digestPattern matches the value of composefs= on a command line: what the root is named by, and whether it is
-// verified.
-var digestPattern = regexp.MustCompile(`^\??([0-9a-f]{64}|[0-9a-f]{128})$`)
+func isDigest(text string) bool {
+	return (len(text) == sha256.Size*2 || len(text) == sha512.Size*2) && strings.Trim(text, "0123456789abcdef") == ""
+}
 
 // FindComposefs finds out how a host boots that ostree has not booted. read and exists are for the host's files.
 func FindComposefs(read func(path string) ([]byte, error), exists func(path string) bool) Composefs {
@@ -29,8 +30,9 @@ func FindComposefs(read func(path string) ([]byte, error), exists func(path stri
 	digest := ""
 	for _, argument := range ostree.SplitArguments(string(line)) {
 		value, ok := strings.CutPrefix(argument, "composefs=")
-		if found := digestPattern.FindStringSubmatch(value); ok && found != nil {
-			digest = found[1]
+		// The root is named by a digest; a question mark says that the root is not verified.
+		if name := strings.TrimPrefix(value, "?"); ok && isDigest(name) {
+			digest = name
 		}
 	}
 	if digest == "" && !exists("/run/composefs") {

@@ -49,7 +49,7 @@ func (b *Driver) readEntry(d ostree.Deployment) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if digest := texts[metaDigest]; osimage.DigestPattern.MatchString(digest) {
+	if digest := texts[metaDigest]; osimage.IsDigest(digest) {
 		e.digest = digest
 	}
 	return e, nil

@@ -6,17 +6,20 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // nameDigits is the number of hex digits of the digest in a name.
 const nameDigits = 32
 
-var rendered = regexp.MustCompile(fmt.Sprintf(`^rendered-(.+)-[0-9a-f]{%d}$`, nameDigits))
+var rendered = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(fmt.Sprintf(`^rendered-(.+)-[0-9a-f]{%d}$`, nameDigits))
+})
 
 // PoolOf returns the pool for which a rendered configuration was made, "" for the name of another object. It looks only
 // at the name, so that an object that looks like a rendered configuration never becomes a source.
 func PoolOf(name string) string {
-	if m := rendered.FindStringSubmatch(name); m != nil {
+	if m := rendered().FindStringSubmatch(name); m != nil {
 		return m[1]
 	}
 	return ""

@@ -98,10 +98,20 @@ var (
 		`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:]+\])` +
 			`(?::[0-9]{1,5})?$`)
 	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)
-	tagPattern        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	// DigestPattern matches the digest of an image.
-	DigestPattern = regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$`)
+	tagPattern        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
+
+// longestTag is how long the tag of an image may be.
+const longestTag = 128
+
+// digits are how many hex digits the digests of images have.
+var digits = map[string]int{"sha256": 64, "sha384": 96, "sha512": 128}
+
+// IsDigest reports whether a text is the digest of an image.
+func IsDigest(text string) bool {
+	algorithm, sum, _ := strings.Cut(text, ":")
+	return sum != "" && len(sum) == digits[algorithm] && strings.Trim(sum, "0123456789abcdef") == ""
+}
 
 // maxImage is the longest accepted osImageURL, in bytes. A repository has up to 255, and paths may be long.
 const maxImage = 4096
@@ -191,7 +201,7 @@ func parseBare(text string) (Image, error) {
 			"nor an ostree commit (REF, REMOTE:REF or a checksum)")
 	}
 	image := Image{Kind: OSTreeCommit, Remote: parts[1]}
-	if ostree.ChecksumPattern.MatchString(parts[2]) {
+	if ostree.IsChecksum(parts[2]) {
 		image.Checksum = parts[2]
 	} else {
 		image.Ref = parts[2]
@@ -241,14 +251,14 @@ func (i Image) withTransport(text string) (Image, error) {
 func (i Image) withRepository(text string) (Image, error) {
 	name, digest, hasDigest := strings.Cut(text, "@")
 	if hasDigest {
-		if !DigestPattern.MatchString(digest) {
+		if !IsDigest(digest) {
 			return Image{}, fmt.Errorf("the digest %q is not sha256: and 64 hex digits in lower case", digest)
 		}
 		i.Digest = digest
 	}
 	if colon := strings.LastIndex(name, ":"); colon > strings.LastIndex(name, "/") {
 		name, i.Tag = name[:colon], name[colon+1:]
-		if !tagPattern.MatchString(i.Tag) {
+		if len(i.Tag) > longestTag || !tagPattern.MatchString(i.Tag) {
 			return Image{}, fmt.Errorf("the tag %q is not up to 128 letters, digits, dots, dashes and underscores", i.Tag)
 		}
 	}
@@ -276,7 +286,7 @@ func (i Image) withStored(text string) (Image, error) {
 		}
 		store, text = text[:end+1], text[end+1:]
 	}
-	if ostree.ChecksumPattern.MatchString(strings.TrimPrefix(text, "@")) {
+	if ostree.IsChecksum(strings.TrimPrefix(text, "@")) {
 		i.Name = store + text
 		return i, nil
 	}

@@ -153,7 +153,7 @@ func (i Image) scopes() []string {
 		}
 		_, root, _ := strings.Cut(strings.Trim(store, "[]"), "@")
 		driverless := "[" + root + "]"
-		if ostree.ChecksumPattern.MatchString(strings.TrimPrefix(name, "@")) { // an image's ID
+		if ostree.IsChecksum(strings.TrimPrefix(name, "@")) { // an image's ID
 			return []string{store + "@" + strings.TrimPrefix(name, "@"), store, driverless}
 		}
 		full := Image{Name: name, Tag: i.Tag, Digest: i.Digest}.expanded()

@@ -191,7 +191,7 @@ func parseListing(output []byte) ([]object, error) {
 			continue
 		}
 		fields := strings.Fields(line)
-		if len(fields) < 6 || !ChecksumPattern.MatchString(fields[4]) {
+		if len(fields) < 6 || !IsChecksum(fields[4]) {
 			return nil, fmt.Errorf("the line %q lists no file", line)
 		}
 		size, err := strconv.ParseUint(fields[3], 10, 64)

@@ -8,11 +8,13 @@ package ostree
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Deployment is one bootable system on the disk, or one that is staged to become that at shutdown.
@@ -55,15 +57,20 @@ func (d *Deployment) identify() {
 }
 
 var (
-	// ChecksumPattern matches the checksum of a commit.
-	ChecksumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	// headPattern matches the first line about a deployment: booted or not, OS, CHECKSUM.SERIAL, and states in brackets.
-	headPattern = regexp.MustCompile(`^([* ]) (\S+) ([0-9a-f]{64})\.(0|[1-9][0-9]{0,8})((?: \([^()]*\))*)$`)
+	headPattern = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^([* ]) (\S+) ([0-9a-f]{64})\.(0|[1-9][0-9]{0,8})((?: \([^()]*\))*)$`)
+	})
 	// stagedPattern matches a staged deployment. For a staged deployment that is locked, ostree prints only the lock.
 	stagedPattern = regexp.MustCompile(`\((staged|finalization locked)\)`) //nolint:misspell // ostree's own word
 	// OsPattern matches what ostree allows as the name of an OS. The name goes into paths.
 	OsPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
+
+// IsChecksum reports whether a text is the checksum of a commit.
+func IsChecksum(text string) bool {
+	return len(text) == sha256.Size*2 && strings.Trim(text, "0123456789abcdef") == ""
+}
 
 // parseStatus reads the output of ostree admin status, text or JSON. The output has no boot entries.
 func parseStatus(output []byte) ([]Deployment, error) {
@@ -80,7 +87,7 @@ func parseStatus(output []byte) ([]Deployment, error) {
 	seen := map[string]bool{}
 	for i := range deployments {
 		d := &deployments[i]
-		if !ChecksumPattern.MatchString(d.Checksum) || !OsPattern.MatchString(d.OS) || d.Serial < 0 {
+		if !IsChecksum(d.Checksum) || !OsPattern.MatchString(d.OS) || d.Serial < 0 {
 			return nil, fmt.Errorf("deployment %d has OS %q, checksum %q, serial %d", i, d.OS, d.Checksum, d.Serial)
 		}
 		d.identify()
@@ -133,7 +140,7 @@ func parseStatusText(output []byte) ([]Deployment, error) {
 		if line == "" || line == "No deployments." {
 			continue
 		}
-		if head := headPattern.FindStringSubmatch(line); head != nil {
+		if head := headPattern().FindStringSubmatch(line); head != nil {
 			serial, err := strconv.Atoi(head[4])
 			if err != nil {
 				return nil, err

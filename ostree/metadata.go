@@ -11,7 +11,7 @@ import (
 
 // CommitTexts returns the texts in the metadata of a commit of the host's repository, by their keys. No fork.
 func (p *Plain) CommitTexts(checksum string) (map[string]string, error) {
-	if !ChecksumPattern.MatchString(checksum) {
+	if !IsChecksum(checksum) {
 		return nil, fmt.Errorf("reading commit %q: it is no checksum", checksum)
 	}
 	data, err := os.ReadFile(p.host(objectPath(checksum)))

@@ -221,7 +221,7 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 			"a checksum, a ref, or REMOTE:REF; container images need rpm-ostree or bootc")}
 	}
 	remote, ref := parts[1], parts[2]
-	exact := ChecksumPattern.MatchString(ref)
+	exact := IsChecksum(ref)
 	if exact {
 		complete, err := p.Complete(ref)
 		if err != nil {
@@ -248,7 +248,7 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 		return "", Failing(doing, output, err)
 	}
 	checksum := strings.TrimSpace(string(output))
-	if !ChecksumPattern.MatchString(checksum) {
+	if !IsChecksum(checksum) {
 		return "", &Error{Class: Failed, Doing: doing, Err: fmt.Errorf("ostree calls it %q, which is no checksum", checksum)}
 	}
 	complete, err := p.Complete(checksum)
@@ -264,7 +264,7 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 // Named returns the commit that an image names in the repository now, or "" if it names none. It differs from the
 // composed commit if another program has pulled since. No remote is asked. One fork, none for a checksum.
 func (p *Plain) Named(ctx context.Context, image string) (string, error) {
-	if ref := image[strings.Index(image, ":")+1:]; ChecksumPattern.MatchString(ref) {
+	if ref := image[strings.Index(image, ":")+1:]; IsChecksum(ref) {
 		return ref, nil
 	}
 	output, err := p.run(ctx, "ostree", "rev-parse", image)
@@ -355,7 +355,7 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployme
 
 // check refuses a request that ostree could misread.
 func (r Request) check() error {
-	if !ChecksumPattern.MatchString(r.Checksum) || !OsPattern.MatchString(r.OS) {
+	if !IsChecksum(r.Checksum) || !OsPattern.MatchString(r.OS) {
 		return errors.New("not the checksum of a commit and the name of an OS")
 	}
 	for _, argument := range r.KernelArguments {

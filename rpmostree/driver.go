@@ -353,7 +353,7 @@ func (r *Driver) held(ref string) (string, error) {
 
 // Present reports whether the commit that Compose returned is still there, complete and held by our ref. No fork.
 func (r *Driver) Present(_ context.Context, _ osimage.System, c osimage.Composed) (bool, error) {
-	if !ostree.ChecksumPattern.MatchString(c.Checksum) {
+	if !ostree.IsChecksum(c.Checksum) {
 		return false, nil
 	}
 	there, err := r.plain.Complete(c.Checksum)

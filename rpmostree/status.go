@@ -102,8 +102,8 @@ func parseStatus(output []byte) (hostStatus, error) {
 	}
 	booted := 0
 	for _, d := range s.Deployments {
-		if !ostree.ChecksumPattern.MatchString(d.Checksum) || !ostree.OsPattern.MatchString(d.OS) || d.Serial < 0 ||
-			d.Base != "" && !ostree.ChecksumPattern.MatchString(d.Base) {
+		if !ostree.IsChecksum(d.Checksum) || !ostree.OsPattern.MatchString(d.OS) || d.Serial < 0 ||
+			d.Base != "" && !ostree.IsChecksum(d.Base) {
 			return hostStatus{}, fmt.Errorf("a deployment has OS %q, checksum %q, base %q, serial %d",
 				d.OS, d.Checksum, d.Base, d.Serial)
 		}
