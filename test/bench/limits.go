@@ -30,7 +30,7 @@ const (
 	maxAtRest = 35
 )
 
-// maxStart and maxResident are what a start of that program may take: of CPU, and of memory in MB.
+// maxStart and maxResident are what a start of the host's program may take: of CPU, and of memory in MB.
 const (
 	maxStart    = 15 * time.Millisecond
 	maxResident = 18

@@ -42,7 +42,7 @@ func run(ctx context.Context) error {
 	if err := pure(r, w); err != nil {
 		return err
 	}
-	if err := sizes(r, binDir); err != nil {
+	if err := measurePrograms(ctx, r, binDir); err != nil {
 		return err
 	}
 	if err := onHosts(ctx, r, w); err != nil {

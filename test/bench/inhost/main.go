@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command inhost is the benchmark's part on the host. "measure ARGV" runs a program and prints what it cost; "apply
-// FILE" brings the host to a configuration, and "verify FILE" compares it with one, the way that a naive agent would.
+// Command inhost is the benchmark's part on the host. "measure ARGV" runs a program and prints what it cost, the
+// host included; "start ARGV" prints the program's own part alone. "apply FILE" brings the host to a configuration, and
+// "verify FILE" compares it with one, the way that a naive agent would.
 package main
 
 import (
@@ -27,11 +28,13 @@ func run(args []string) error {
 		switch args[0] {
 		case "measure":
 			return measure(args[1:])
+		case "start":
+			return start(args[1:])
 		case "apply", "verify":
 			return naive(args[0], args[1])
 		}
 	}
-	return fmt.Errorf("usage: inhost measure ARGV... | apply FILE | verify FILE")
+	return fmt.Errorf("usage: inhost measure ARGV... | start ARGV... | apply FILE | verify FILE")
 }
 
 // Cost is what one run of a program cost.
@@ -42,6 +45,24 @@ type Cost struct {
 	Host time.Duration `json:"host"`
 	// RSS is the largest resident set of one process, in bytes; never less than this program's own.
 	RSS int64 `json:"rss"`
+}
+
+// start runs a program that is over at once, and prints its cost.
+func start(argv []string) error {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stderr = os.Stderr
+	begun := time.Now()
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("running %s: %w", strings.Join(argv, " "), err)
+	}
+	return tell(cmd, Cost{Wall: time.Since(begun)})
+}
+
+// tell prints what a command that has ended cost.
+func tell(cmd *exec.Cmd, c Cost) error {
+	c.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	c.RSS = cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss * 1024
+	return json.NewEncoder(os.Stdout).Encode(c)
 }
 
 // measure starts from a disk with nothing left to write.
@@ -62,11 +83,7 @@ func measure(argv []string) error {
 	if err != nil {
 		return err
 	}
-	usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	return json.NewEncoder(os.Stdout).Encode(Cost{
-		Wall: wall, CPU: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), Host: after - before,
-		RSS: usage.Maxrss * 1024,
-	})
+	return tell(cmd, Cost{Wall: wall, Host: after - before})
 }
 
 // hostCPU reads the control group of the host. Whatever entered the host's namespaces from outside is in another one.
