@@ -215,6 +215,8 @@ func judgeAgents(f *facts) (string, []Finding) {
 	return fmt.Sprintf("%d of %s in pools report", well, objects(managed, "node")), out
 }
 
+const ifItLasts = "check again after some seconds; if the agent still says nothing: "
+
 // judgeAgent judges the agent of a node in a pool. A node that was told nothing yet has nothing to report.
 func judgeAgent(f *facts, n *corev1.Node, pod *corev1.Pod, state *mcfgv1.MachineConfigNode) (Finding, bool) {
 	about := func(s Severity, do, format string, args ...any) (Finding, bool) {
@@ -240,10 +242,11 @@ func judgeAgent(f *facts, n *corev1.Node, pod *corev1.Pod, state *mcfgv1.Machine
 	switch {
 	case told == "":
 		return Finding{}, true
+	// A first report follows within a moment: the check may just have come in between.
 	case n.Annotations[api.StateKey] == "":
-		return about(Warning, logs, "the agent has never reported its state")
+		return about(Warning, ifItLasts+logs, "the node was told %s; its agent has not reported its state yet", told)
 	case f.states.err == nil && state == nil:
-		return about(Warning, logs, "the agent has never reported: the node has no MachineConfigNode")
+		return about(Warning, ifItLasts+logs, "the node was told %s; its agent has not made the MachineConfigNode yet", told)
 	case state != nil && state.Spec.ConfigVersion.Desired != told:
 		return about(Warning, logs, "the agent still reports on %s, and the node was told %s",
 			state.Spec.ConfigVersion.Desired, told)

@@ -86,7 +86,7 @@ func drainOf(said *mcfgv1.MachineConfigNode, config string) *api.Drain {
 }
 
 func (s *sheet) nodeFacts(n progress.Node) []fact {
-	out := []fact{{"Agent's state", cmp.Or(string(n.State), "never reported")}}
+	out := []fact{{"Agent's state", cmp.Or(string(n.State), "not reported yet")}}
 	add := func(name, text string) {
 		if text != "" {
 			out = append(out, fact{name, text})
