@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,6 +91,35 @@ func TestEveryCommandHasExamplesThatCanBeTyped(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The help of a command with commands of its own begins with those that people type first.
+func TestACommandWithCommandsHasExamplesOfThem(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"", "quarantine"} {
+		group := root()
+		if path != "" {
+			group, _, _ = group.Find([]string{path})
+		}
+		if group.Example == "" {
+			t.Errorf("%q has no Example", path)
+		}
+		for line := range strings.Lines(group.Example) {
+			args := shellWords(strings.TrimSpace(line))
+			if !slices.Equal(args[:2], []string{"kubectl", "refit"}) {
+				t.Errorf("%q does not begin with kubectl refit", line)
+				continue
+			}
+			found, rest, err := root().Find(args[2:])
+			if err != nil || found.HasSubCommands() || !strings.HasPrefix(found.CommandPath(), group.CommandPath()) {
+				t.Errorf("%q is an example of %s, %v", line, found.CommandPath(), err)
+			} else if err := found.ParseFlags(rest); err != nil {
+				t.Errorf("%q: %v", line, err)
+			} else if err := found.ValidateArgs(found.Flags().Args()); err != nil {
+				t.Errorf("%q: %v", line, err)
+			}
+		}
+	}
 }
 
 func TestAMistakenWordIsAnsweredWithTheOneThatIsMeant(t *testing.T) {

@@ -56,6 +56,11 @@ func root() *cobra.Command {
 where it should be, shows what a change would do before it is made, and pauses, resumes and takes back rollouts.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached from here.`,
+		Example: `  kubectl refit check --pre
+  kubectl refit install
+  kubectl refit plan worker -f 50-chrony.yaml
+  kubectl refit watch worker
+  kubectl refit explain worker`,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl refit"},
 		Args:        cli.NoCommand,
 		RunE: func(*cobra.Command, []string) error {

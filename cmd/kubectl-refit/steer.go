@@ -151,7 +151,9 @@ func quarantineCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quarantine",
 		Short: "List the configurations that failed, and let one be tried again",
-		Args:  cli.NoCommand,
+		Example: `  kubectl refit quarantine list
+  kubectl refit quarantine lift worker --why "the registry was down"`,
+		Args: cli.NoCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usagef("quarantine list or quarantine lift is needed")
 		},
