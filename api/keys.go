@@ -114,6 +114,15 @@ const DefaultVerdictTimeout = 10 * time.Minute
 // as the render controller carries it to the nodes.
 const DriftPolicyKey = ownPrefix + "drift-policy"
 
+// SignaturesKey holds signatures of configurations, a line each: a digest and the signature in base64. People write it
+// on a MachineConfig, by kubectl refit sign. The render controller carries each signature to the rendered configuration
+// with that digest.
+const SignaturesKey = ownPrefix + "signatures"
+
+// SignedByKey is the annotation of a MachineConfigPool that holds public keys in PEM: the pool is sent only to
+// configurations that one of them signed. People write it.
+const SignedByKey = ownPrefix + "signed-by"
+
 // DrainKey is the annotation of a MachineConfigNode that holds a Drain: what a drain that waits is waiting for.
 const DrainKey = ownPrefix + "drain"
 

@@ -346,6 +346,11 @@ func (c *cluster) hooksText(config string) string {
 	return c.watched[config].annotations(config)[api.HooksKey]
 }
 
+// signatures returns the signatures in the annotations of a watched configuration.
+func (c *cluster) signatures(config string) string {
+	return c.watched[config].annotations(config)[api.SignaturesKey]
+}
+
 func (w *configWatch) driftPolicy(config string) api.DriftPolicy {
 	p, err := api.ParseDriftPolicy(w.annotations(config)[api.DriftPolicyKey])
 	if err != nil {

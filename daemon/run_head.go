@@ -136,6 +136,7 @@ type way struct {
 	order          string // the ordered reboot
 	asked          bool   // the hooks have agreed
 	askedWith      string // the cluster's hooks when the hooks were last asked
+	signatures     string // of the desired configuration when the last plan began
 	drained        time.Time
 	rebooting      time.Time
 	unstageAt      time.Time // no other try to remove the staged OS before this time
@@ -306,6 +307,10 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	}
 	if f := h.way.failure; f != nil && f.kind == failHeld && f.reason != reasonDrainHeld &&
 		h.cluster.hooksText(h.way.to) != h.way.askedWith {
+		f.retry = now
+	}
+	if f := h.way.failure; f != nil && f.kind == failUnreconcilable &&
+		h.cluster.signatures(h.way.to) != h.way.signatures {
 		f.retry = now
 	}
 	h.followHold(v)

@@ -99,6 +99,9 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	var do func(context.Context, *jobEnd) error
 	switch p {
 	case PhasePlan:
+		if signatures := h.cluster.signatures(desired); signatures != h.way.signatures {
+			h.way.signatures, h.way.request.Config = signatures, nil // the host reads them in the document
+		}
 		do = h.planning(v)
 	case PhaseStage:
 		do = func(ctx context.Context, e *jobEnd) error { return h.stage(ctx, w, v.drains(), request.Policy, e) }
@@ -174,7 +177,8 @@ func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.
 	}()
 }
 
-// plan finds out the way to a configuration. The content of a name never changes, so the document is read once.
+// plan finds out the way to a configuration. The content of a name never changes, so the document is
+// read once; its signatures may.
 func (h *Head) plan(ctx context.Context, r hands.Request, e *jobEnd) (err error) {
 	if r.Config == nil {
 		if r.Config, err = h.cluster.document(ctx, r.Name); err != nil {

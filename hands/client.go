@@ -221,10 +221,11 @@ func (h *Client) Apply(ctx context.Context, r Request) (*host.Result, error) {
 	return answer[host.Result](out, err)
 }
 
-// Ask runs the hooks that are asked before a drain. Without any hook, nothing runs on the host.
+// Ask runs the hooks that are asked before a drain. Without any hook, nothing runs on the host. The host also judges
+// the cluster's hooks for after the boot: it may run none of the cluster's.
 func (h *Client) Ask(ctx context.Context, r Request) error {
 	found, _, err := hooks.Find(h.root, hooks.BeforeDrain)
-	if err == nil && len(found) == 0 && len(hooks.OfCluster(hooks.BeforeDrain, r.Hooks)) == 0 {
+	if err == nil && len(found) == 0 && len(r.Hooks) == 0 {
 		return nil
 	}
 	r.asks = api.Encode(r.Document)

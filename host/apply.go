@@ -19,6 +19,7 @@ import (
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/reboots"
+	"github.com/noderefit/noderefit/signature"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -147,7 +148,7 @@ func (h *Host) recoverFirst(ctx context.Context, a *attempt) (bool, error) {
 		if r.Pending.Digest == cfg.Digest && !moved {
 			return true, h.rebootHeld(ctx, a)
 		}
-		if err := h.quarantine(r, cfg, a.options.Lift); err != nil {
+		if err := h.refuse(ctx, a); err != nil {
 			return false, err
 		}
 		return false, e.Withdraw(ctx, r, "withdrawn in favour of "+cfg.Name+" before it had booted")
@@ -155,7 +156,7 @@ func (h *Host) recoverFirst(ctx context.Context, a *attempt) (bool, error) {
 		if r.Pending == nil {
 			return false, nil
 		}
-		if err := h.quarantine(r, cfg, a.options.Lift); err != nil {
+		if err := h.refuse(ctx, a); err != nil {
 			return false, err
 		}
 		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
@@ -189,17 +190,33 @@ func (h *Host) takeOver(ctx context.Context, r *transaction.Record, why string, 
 	return h.engine().Disown(ctx, r)
 }
 
-// quarantine refuses content that failed its verdict on this host, under any name.
-func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, lift bool) error {
+// refuse refuses content that failed its verdict on this host, under any name, and content without a signature that the
+// host demands.
+func (h *Host) refuse(_ context.Context, a *attempt) error {
+	r, cfg := a.record, a.cfg
+	if why := h.unsigned(a); why != "" {
+		return &UnreachableError{Err: fmt.Errorf("%s can't be reached from here: %s: %s", cfg.Name, signature.Field, why)}
+	}
 	q := r.Quarantine(cfg.Digest)
-	if q == nil || r.Committed != nil && r.Committed.Digest == cfg.Digest && !r.Committed.Unproved {
+	if q == nil || r.Committed != nil && r.Committed.Digest == cfg.Digest && !r.Committed.Unproved ||
+		a.stages() && a.options.Lift { // apply lifts the quarantine
 		return nil
 	}
-	if lift {
+	if a.options.Lift {
 		return h.engine().Lift(r, cfg.Digest)
 	}
 	return &UnreachableError{Err: fmt.Errorf("%s is quarantined since %s: %s; use --lift-quarantine to try it again",
 		cfg.Name, q.Since.Format(time.RFC3339), q.Reason)}
+}
+
+// unsigned returns why the host's keys refuse a configuration, "" where they do not. What the host has or was about to
+// have needs no signature, and neither has the way back; before a first boot Ignition has written the same already.
+func (h *Host) unsigned(a *attempt) string {
+	c, p := a.record.Committed, a.record.Pending
+	if a.unasked || c != nil && c.Digest == a.cfg.Digest || p != nil && p.Digest == a.cfg.Digest {
+		return ""
+	}
+	return signature.Refusal(h.root, a.cfg)
 }
 
 // stay applies a configuration that the host already has. The state is Done only after a verdict; a configuration that
@@ -363,17 +380,6 @@ func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
 		return nil, fmt.Errorf("%s: %w", u.cfg.Name, err)
 	}
 	return c.Carried()
-}
-
-// disrupted returns the services that the actions name.
-func disrupted(actions []plan.Action) []string {
-	var out []string
-	for _, a := range actions {
-		if a.Service != "" {
-			out = append(out, a.Service)
-		}
-	}
-	return out
 }
 
 func (h *Host) reboot(ctx context.Context, a *attempt) error {

@@ -7,11 +7,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/transaction"
 )
 
 func TestAHostRefusesContentThatFailedWhateverItsName(t *testing.T) {
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
 	failed := transaction.Quarantined{Config: "bad", Digest: "b", Reason: "kubelet", Since: time.Unix(0, 0)}
 	for name, c := range map[string]struct {
 		committed *transaction.Revision
@@ -30,7 +36,7 @@ func TestAHostRefusesContentThatFailedWhateverItsName(t *testing.T) {
 		},
 	} {
 		r := &transaction.Record{Committed: c.committed, Quarantined: []transaction.Quarantined{failed}}
-		err := (&Host{}).quarantine(r, &c.config, false)
+		err := (&Host{root: root}).refuse(t.Context(), &attempt{record: r, cfg: &c.config})
 		if _, is := errors.AsType[*UnreachableError](err); is != c.refused || (err != nil) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -130,13 +130,6 @@ func (h *Host) refuseAnother(_ context.Context, a *attempt) error {
 	return spares(a.record, a.cfg)
 }
 
-func (h *Host) refuseQuarantined(_ context.Context, a *attempt) error {
-	if a.stages() && a.options.Lift {
-		return nil // apply lifts the quarantine
-	}
-	return h.quarantine(a.record, a.cfg, a.options.Lift)
-}
-
 func (h *Host) read(ctx context.Context, a *attempt) (err error) {
 	h.say("plan", a.cfg.Name)
 	a.old, a.noCopy = h.committed(a.record, a.cfg)
@@ -240,7 +233,7 @@ func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
 		reboot: p.Reboot, approved: a.options.Approved}
 	u.Actions, u.Timeout, u.SoftReboot = p.Actions, a.options.Timeout, p.SoftReboot
 	u.Revision = transaction.Revision{Config: a.cfg.Name, Digest: a.cfg.Digest, Deployment: a.booted.ID,
-		OwnedKargs: h.owned(a.record, a.booted, a.cfg, p), Skipped: skipped(p), Made: a.compiled.Made}
+		OwnedKargs: h.owned(a.record, a.booted, a.cfg, p), Skipped: p.SkippedKinds(), Made: a.compiled.Made}
 	a.update = u
 	if nothingChanges(h, a) {
 		return nil
@@ -254,7 +247,7 @@ func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
 	}
 	if h.os == OSRpmOstree && len(u.Revision.Skipped) == 0 {
 		u.Revision.Layers.Wanted, _, err = h.packages(a.cfg)
-		if err != nil && (!errors.As(err, new(plan.NotKnown)) || !changes(p, plan.OSImage)) {
+		if err != nil && (!errors.As(err, new(plan.NotKnown)) || !p.Has(plan.OSImage)) {
 			return err
 		}
 	}
@@ -332,7 +325,7 @@ func (h *Host) refuseInhibited(ctx context.Context, _ *attempt) error {
 // composes reports whether the new deployment has another OS than the running one.
 func composes(_ *Host, a *attempt) bool {
 	p := a.result.Plan
-	return changes(p, plan.OSImage) || changes(p, plan.KernelType) || changes(p, plan.Extensions)
+	return p.Has(plan.OSImage) || p.Has(plan.KernelType) || p.Has(plan.Extensions)
 }
 
 // judgeOS refuses an OS from which the host could not be taken back. An OS that has run here is not judged.
@@ -512,7 +505,7 @@ func (h *Host) takeBaseline(ctx context.Context, a *attempt) (err error) {
 	if u.Timeout == 0 {
 		u.Timeout = api.DefaultVerdictTimeout
 	}
-	touched := disrupted(u.Actions)
+	touched := plan.Services(u.Actions)
 	if a.boots() || h.services == nil || u.reboot || !judge && len(touched) == 0 {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/signature"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -51,7 +52,7 @@ func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to, di
 		return nil // a tree serves no workload
 	}
 	all, err := h.hooks(hooks.BeforeDrain, doc)
-	if err != nil || len(all) == 0 {
+	if err = errors.Join(h.admits(doc), err); err != nil || len(all) == 0 {
 		return err
 	}
 	environment, err := h.hookEnvironment(ctx, hooks.BeforeDrain, r, to, digest, doc.Node)
@@ -69,6 +70,15 @@ func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to, di
 		}
 	}
 	return nil
+}
+
+// admits refuses the cluster's hooks on a host that demands signatures.
+func (h *Host) admits(doc hooks.Document) error {
+	if len(doc.Hooks) == 0 || !signature.Demanded(h.root) {
+		return nil
+	}
+	return &Refused{Err: &hooks.Error{When: hooks.BeforeDrain, Hook: api.NodeHookPrefix + doc.Hooks[0].Name,
+		Why: signature.NoHooks}}
 }
 
 // hooks returns the host's own hooks, then the cluster's in the order of its pool.
@@ -148,6 +158,9 @@ func (h *Host) runHook(ctx context.Context, when hooks.When, hook hooks.Hook, en
 func (h *Host) keepHooks(digest string, doc hooks.Document) error {
 	if h.services == nil {
 		return nil
+	}
+	if err := h.admits(doc); err != nil {
+		return err
 	}
 	return hooks.Keep(h.root, digest, doc)
 }

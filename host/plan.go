@@ -16,6 +16,7 @@ import (
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/signature"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -161,12 +162,12 @@ func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
 		_, _, err = c.Packages(platform, cfg.KernelType, cfg.Extensions)
 		if unknown, is := errors.AsType[plan.NotKnown](err); is {
 			// The packages of another release are known once its image is on the disk.
-			if !changes(p, plan.OSImage) || !c.Ever(platform, cfg.KernelType, cfg.Extensions) {
+			if !p.Has(plan.OSImage) || !c.Ever(platform, cfg.KernelType, cfg.Extensions) {
 				p.Unreconcilable = append(p.Unreconcilable, unknown...)
 			}
 			err = nil
 		}
-		namePackages(p, c, platform)
+		p.NamePackages(c, platform)
 		return err
 	}
 	reason := "packages can't be layered on plain ostree deployments"
@@ -181,27 +182,13 @@ func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
 	return nil
 }
 
-// changes reports whether a plan has a change of that kind.
-func changes(p *plan.Plan, kind plan.Kind) bool {
-	return slices.ContainsFunc(p.Changes, func(c plan.Change) bool { return c.Kind == kind })
-}
-
-// namePackages writes into a plan which packages the changing extensions have on a platform.
-func namePackages(p *plan.Plan, c *plan.Catalogue, platform plan.Platform) {
-	for _, change := range p.Changes {
-		for name := range change.Packages {
-			if known := c.Extension(platform, name); known != nil {
-				change.Packages[name] = known
-			}
-		}
-	}
-}
-
 // PlanOptions are the options of plan.
 type PlanOptions struct {
 	Policy *plan.Policy
 	// SoftReboot plans a restart of only the userspace where that is enough and the host is able to do so.
 	SoftReboot bool
+
+	unasked bool // of an attempt
 }
 
 // Plan returns what Apply would do, and changes nothing.
@@ -210,7 +197,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{record: r, cfg: h.whole(cfg), options: ApplyOptions{Policy: o.Policy,
+	a := &attempt{record: r, cfg: h.whole(cfg), unasked: o.unasked, options: ApplyOptions{Policy: o.Policy,
 		RebootOptions: RebootOptions{SoftReboot: o.SoftReboot}}}
 	a.old, a.noCopy = h.committed(r, a.cfg)
 	if a.noCopy != nil && !errors.Is(a.noCopy, errNoCopy) {
@@ -236,6 +223,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 	if err == nil {
 		p.Left = left
 		unread(p, r, a.noCopy)
+		p.Refuse(signature.Field, h.unsigned(a))
 		if len(p.Unreconcilable) == 0 {
 			_ = misplaced(p, unfit) // what else apply would refuse is not in the plan
 		}
@@ -265,14 +253,6 @@ func Unreconcilable(p *plan.Plan) error {
 		all = append(all, u.Field+": "+u.Reason)
 	}
 	return &UnreachableError{Err: fmt.Errorf("%s can't be reached from here: %s", p.Desired, strings.Join(all, "; "))}
-}
-
-func skipped(p *plan.Plan) []string {
-	var out []string
-	for _, c := range p.Skipped {
-		out = append(out, string(c.Kind))
-	}
-	return out
 }
 
 // owned returns the kernel arguments that are ours once the plan is carried out.

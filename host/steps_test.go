@@ -129,7 +129,7 @@ func TestAllThatRefusesComesBeforeTheFirstWrite(t *testing.T) {
 // Alerts for people depend on the record of a failed step.
 func TestTheRecordSaysOfAFailedStepWhatItDidBefore(t *testing.T) {
 	want := map[failing]string{
-		failsSilently: "recover, refuse another update, refuse quarantined, stay, check, hooks, keep hooks, " +
+		failsSilently: "recover, refuse another update, refuse content, stay, check, hooks, keep hooks, " +
 			"clear the force file, release the OS",
 		failsBefore: "contents, read, compile, plan, refuse unreachable, other managers, choose the road, inhibitors, return, " +
 			"compose, kernel arguments, judge, system extensions, space",

@@ -148,7 +148,7 @@ func (h *Host) wanted(ctx context.Context, cfg *machineconfig.Config, image stri
 		}
 		var s osimage.System
 		s, w.layers = layered(install, remove)
-		namePackages(p, c, platform)
+		p.NamePackages(c, platform)
 		return s.Packages, s.Removed, nil
 	}
 	return w, nil

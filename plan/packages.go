@@ -280,3 +280,14 @@ func (c *Catalogue) RunningKernel(p Platform, release string) string {
 	}
 	return machineconfig.KernelDefault
 }
+
+// NamePackages writes into a plan which packages the changing extensions have on a platform.
+func (p *Plan) NamePackages(c *Catalogue, platform Platform) {
+	for _, change := range p.Changes {
+		for name := range change.Packages {
+			if known := c.Extension(platform, name); known != nil {
+				change.Packages[name] = known
+			}
+		}
+	}
+}

@@ -289,6 +289,38 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	return p, nil
 }
 
+// Has reports whether the plan has a change of that kind.
+func (p *Plan) Has(kind Kind) bool {
+	return slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Kind == kind })
+}
+
+// SkippedKinds returns the kinds of the changes that the plan leaves out.
+func (p *Plan) SkippedKinds() []string {
+	var out []string
+	for _, c := range p.Skipped {
+		out = append(out, string(c.Kind))
+	}
+	return out
+}
+
+// Refuse adds a reason why the plan must not be carried out. Without a reason the plan stays as it is.
+func (p *Plan) Refuse(field, reason string) {
+	if reason != "" {
+		p.Unreconcilable = append(p.Unreconcilable, Unreconcilable{Field: field, Reason: reason})
+	}
+}
+
+// Services returns the services that actions name.
+func Services(actions []Action) []string {
+	var out []string
+	for _, a := range actions {
+		if a.Service != "" {
+			out = append(out, a.Service)
+		}
+	}
+	return out
+}
+
 // NeedsFullReboot replaces a soft reboot by a full one, because the host can't do a soft reboot or another reason
 // forbids it.
 func (p *Plan) NeedsFullReboot(because string) {

@@ -467,3 +467,12 @@ func inUse(pool *mcfgv1.MachineConfigPool, nodes []Node) map[string]bool {
 func Lifted(pool *mcfgv1.MachineConfigPool) ([]api.Lifted, error) {
 	return api.Decode[[]api.Lifted](pool.Annotations, api.LiftedKey)
 }
+
+// WithTarget returns pools with one changed or added, and with its new target.
+func WithTarget(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool, target string,
+) []mcfgv1.MachineConfigPool {
+	out := slices.DeleteFunc(slices.Clone(pools), func(p mcfgv1.MachineConfigPool) bool { return p.Name == changed.Name })
+	pool := changed.DeepCopy()
+	pool.Spec.Configuration.Name = target
+	return append(out, *pool)
+}

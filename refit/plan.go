@@ -116,15 +116,7 @@ func (p Proposal) Check() error {
 
 // Plan returns the effect of a proposal on a pool.
 func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDocument, error) {
-	doc, docs, err := c.proposed(name, what)
-	if err != nil {
-		return nil, err
-	}
-	pool, err := c.planned(ctx, name, docs)
-	if err != nil {
-		return nil, err
-	}
-	desired, err := c.render(ctx, doc, pool, docs, what)
+	doc, pool, desired, err := c.Rendered(ctx, name, what)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +132,7 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 	if err != nil {
 		return nil, err
 	}
-	changed := wouldBe(pools, pool, desired.Name)
+	changed := progress.WithTarget(pools, pool, desired.Name)
 	rules, err := c.rules(ctx)
 	if err != nil {
 		c.warnAll(doc, []string{rulesUnknown(err)})
@@ -167,6 +159,19 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 	}
 	c.byPolicy(ctx, doc, p, pool, doc.estimate(p, states, most))
 	return doc, nil
+}
+
+// Rendered returns what a proposal makes of a pool: the beginning of its plan, the pool, and what it renders to.
+func (c *Cluster) Rendered(ctx context.Context, name string, what Proposal) (doc *PlanDocument,
+	pool *mcfgv1.MachineConfigPool, desired *mcfgv1.MachineConfig, err error) {
+	doc, docs, err := c.proposed(name, what)
+	if err == nil {
+		pool, err = c.planned(ctx, name, docs)
+	}
+	if err == nil {
+		desired, err = c.render(ctx, doc, pool, docs, what)
+	}
+	return doc, pool, desired, err
 }
 
 // proposed reads the files of a proposal.
@@ -238,15 +243,6 @@ func declared(file, is mcfgv1.MachineConfigPoolSpec) mcfgv1.MachineConfigPoolSpe
 	file.NodeSelector = cmp.Or(file.NodeSelector, is.NodeSelector)
 	file.MaxUnavailable = cmp.Or(file.MaxUnavailable, is.MaxUnavailable)
 	return file
-}
-
-// wouldBe returns the cluster's pools with one changed or added, and with its new target.
-func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool, target string,
-) []mcfgv1.MachineConfigPool {
-	out := slices.DeleteFunc(slices.Clone(pools), func(p mcfgv1.MachineConfigPool) bool { return p.Name == changed.Name })
-	pool := changed.DeepCopy()
-	pool.Spec.Configuration.Name = target
-	return append(out, *pool)
 }
 
 // render returns the configuration that the controller would render, with the documents of files in place of the

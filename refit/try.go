@@ -86,8 +86,7 @@ func (c *Cluster) trial(ctx context.Context, o TryOrder) (
 	if err := triable(docs, pool); err != nil {
 		return nil, nil, nil, err
 	}
-	quiet := &PlanDocument{}
-	present, err := c.render(ctx, quiet, pool, &machineconfig.Documents{}, Proposal{})
+	present, err := c.render(ctx, &PlanDocument{}, pool, &machineconfig.Documents{}, Proposal{})
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("rendering pool %s as it is: %w", p.Name, err)
 	}

@@ -76,7 +76,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached fro
 	cmd.AddCommand(statusCommand(o), explainCommand(o), watchCommand(o), planCommand(o), diffCommand(o),
 		pauseCommand(o), resumeCommand(o), rollbackCommand(o), approveCommand(o), bypassCommand(o),
 		holdCommand(o), releaseCommand(o), skipCommand(o), retryCommand(o), tryCommand(o), rebootCommand(o),
-		quarantineCommand(o), streamsCommand(o))
+		quarantineCommand(o), streamsCommand(o), signCommand(o))
 	refuseOtherShells(cmd)
 	cmd.AddCommand(pageCommand(o))
 	cmd.AddCommand(installCommand(o))

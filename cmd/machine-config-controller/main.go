@@ -19,6 +19,7 @@ import (
 	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/signature"
 )
 
 // version is set by the build.
@@ -131,6 +132,9 @@ func renderFiles(
 		warnings = append(warnings, made.Unsaid(pool, rendered)...)
 	}
 	say(warnings)
+	if err == nil {
+		signature.Carry(rendered, docs)
+	}
 	if err != nil || !strict {
 		return rendered, err
 	}

@@ -35,6 +35,7 @@ import (
 	"github.com/noderefit/noderefit/controller/defined"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/signature"
 )
 
 // The events on the pool.
@@ -206,7 +207,7 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	}
 	out := decide(in)
 	if out.publish {
-		in.rendering.carried = in.carried
+		in.rendering.carried, in.rendering.signatures = in.carried, in.signatures
 		if err := r.publish(ctx, pool, in.rendering); isAgain(err) {
 			return err
 		} else if err != nil {
@@ -214,8 +215,8 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 			return errors.Join(err, r.conclude(ctx, pool, said, seen))
 		}
 	}
-	// This comes before a node is sent anywhere: the configuration carries the node's drift policy and hooks.
-	if err := r.carry(ctx, pool, in.carried); err != nil {
+	// This comes before a node is sent anywhere: the configuration carries the node's drift policy, hooks and signatures.
+	if err := r.carry(ctx, pool, in.carried, in.signatures); err != nil {
 		return err
 	}
 	if pool, err = r.point(ctx, pool, out); err != nil {
@@ -275,13 +276,14 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	if err := r.place(ctx, pool, in.rendering); err != nil {
 		return in, err
 	}
-	in.waiting = append(in.waiting, altered(in.rendering, parts)...)
+	in.waiting, in.signatures = append(in.waiting, altered(in.rendering, parts)...), signature.Of(sources)
 	nodes := &corev1.NodeList{}
 	if len(in.waiting) > 0 || in.moves() {
 		if err := r.cached.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
 			return in, fmt.Errorf("listing Nodes: %w", err)
 		}
 	}
+	in.waiting = append(in.waiting, in.unsigned(nodes.Items)...)
 	away, err := r.away(ctx, in, nodes.Items)
 	if err != nil {
 		return in, err

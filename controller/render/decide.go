@@ -43,6 +43,8 @@ type rendering struct {
 	// image is what is known of the pool's hosts. It is looked up where it matters.
 	image   plan.Image
 	carried carried
+	// signatures are the annotations that may have signatures of it.
+	signatures []string
 }
 
 // overridden reports whether a MachineConfig asks for another OS image than the cluster's default.
@@ -121,6 +123,8 @@ type input struct {
 	failure   *failure
 	// carried is what the nodes get besides the rendering.
 	carried carried
+	// signatures are the annotations of MachineConfigs that have signatures.
+	signatures []string
 }
 
 // hold has the pool wait where something is unfinished, or a definition is away.

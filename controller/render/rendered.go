@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/signature"
 )
 
 // imageOverridden is an annotation of rendered configurations, as in OpenShift.
@@ -153,7 +155,9 @@ func (r *reconciler) carried(ctx context.Context, pool *mcfgv1.MachineConfigPool
 
 // carry writes the annotations to all existing rendered configurations of the pool, since its nodes may be on any of
 // them.
-func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool, want carried) error {
+func (r *reconciler) carry(
+	ctx context.Context, pool *mcfgv1.MachineConfigPool, want carried, signatures []string,
+) error {
 	list, err := r.list(ctx, func(mc *mcfgv1.MachineConfig) bool {
 		return machineconfig.PoolOf(mc.Name) == pool.Name && mc.DeletionTimestamp == nil
 	})
@@ -162,6 +166,8 @@ func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool, 
 	}
 	for _, mc := range list {
 		annotations := map[string]any{}
+		want := maps.Clone(want)
+		want[api.SignaturesKey] = signature.Carried(mc.Name, mc.Annotations[api.SignaturesKey], signatures)
 		for key, value := range want {
 			switch {
 			case mc.Annotations[key] == value:
@@ -181,7 +187,7 @@ func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool, 
 		to := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: mc.Name}}
 		to.SetGroupVersionKind(mcfgv1.GroupVersion.WithKind("MachineConfig"))
 		if err := r.cached.Patch(ctx, to, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("carrying the drift policy and hooks to MachineConfig/%s: %w", mc.Name, err)
+			return fmt.Errorf("carrying the drift policy, hooks and signatures to MachineConfig/%s: %w", mc.Name, err)
 		}
 	}
 	return nil
@@ -201,6 +207,9 @@ func (r *reconciler) create(ctx context.Context, pool *mcfgv1.MachineConfigPool,
 		if value != "" {
 			mc.Annotations[key] = value
 		}
+	}
+	if signatures := signature.Carried(mc.Name, "", to.signatures); signatures != "" {
+		mc.Annotations[api.SignaturesKey] = signatures
 	}
 	if to.overridden() {
 		mc.Annotations[imageOverridden] = "true"

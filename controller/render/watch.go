@@ -203,7 +203,10 @@ func (r *reconciler) configChanged(ctx context.Context, was, is *mcfgv1.MachineC
 		}
 	}
 	return r.wake(ctx, objects, func(pool *mcfgv1.MachineConfigPool) bool {
-		return slices.ContainsFunc(objects, func(o client.Object) bool { return isFor(o, pool) })
+		// A MachineConfig may have signatures of what a pool renders to that does not select the MachineConfig.
+		return slices.ContainsFunc(objects, func(o client.Object) bool {
+			return isFor(o, pool) || o.GetAnnotations()[api.SignaturesKey] != ""
+		})
 	})
 }
 

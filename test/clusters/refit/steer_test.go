@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 )
 
@@ -274,6 +275,24 @@ func TestAPlanOfADirectoryIsWithoutWhatIsGoneFromIt(t *testing.T) {
 }
 
 // A pull request may bring the pool itself, and its nodes are another pool's until then.
+func TestWhatIsSignedIsWhatAPlanNames(t *testing.T) {
+	l := newLab(t)
+	now := l.render("signs", l.config("signs", "50-signs", "/etc/a", "1"))
+	l.source(l.config("signs", "50-signs", "/etc/a", "1"))
+	l.pool("signs", now, now, nil)
+	file := l.file("more.yaml", l.config("signs", "60-signs", "/etc/b", "2"))
+	for want, args := range map[string][]string{
+		now: {"signs"},
+		l.refit("plan", "signs", "-f", file, "-o", "json").ok(t).planned(t).Desired: {"signs", "-f", file},
+	} {
+		payload := l.refit(append([]string{"sign", "--payload"}, args...)...).ok(t).stdout
+		if _, digest, _ := strings.Cut(strings.TrimSpace(payload), "sha256:"); !machineconfig.NamedBy(want, digest) {
+			t.Errorf("sign %v signs %q, want the digest of %s", args, payload, want)
+		}
+	}
+	l.refit("sign", "no-pool", "--payload").fails(t, 1, "no-pool")
+}
+
 func TestAPlanOfAPoolThatIsNotThereYet(t *testing.T) {
 	l := newLab(t)
 	base := l.config("worker", "50-fresh-base", "/etc/base", "1")

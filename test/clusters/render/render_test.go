@@ -49,6 +49,7 @@ func TestRender(t *testing.T) { //nolint:tparallel // a control plane is enough 
 		"ANodeKeepsTheConfigurationOfADeletedPool":  deletedPool,
 		"ConditionsOfOthersSurvive":                 othersSurvive,
 		"TheDriftPolicyIsCarriedAndIsNoRollout":     carriesDriftPolicy,
+		"APoolThatDemandsSignaturesWaitsForOne":     heldUntilSigned,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,6 +24,7 @@ import (
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/signature"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -67,6 +68,8 @@ type Script struct {
 	Wanted *api.RebootWanted
 	// OS is the digest of the OS that a stage brings to the disk; empty: the configurations have no OS.
 	OS string
+	// Trust has the trust directory of a host that demands signatures, nil for another host.
+	Trust signature.Tree
 }
 
 // Host is the machine. It implements daemon.Hands, Senses and Verifier, and is safe for concurrent use.
@@ -254,8 +257,15 @@ func (h *Host) plan(r hands.Request) (*plan.Plan, error) {
 		}
 	}
 	h.mu.Lock()
-	document := h.configs[h.committed]
+	document, trust, committed := h.configs[h.committed], h.script.Trust, h.committed == r.Name
 	h.mu.Unlock()
+	if trust != nil && !committed {
+		if why := signature.Refusal(trust, desired); why != "" {
+			p := &plan.Plan{Desired: desired.Name}
+			p.Refuse(signature.Field, why)
+			return p, nil
+		}
+	}
 	if document == nil {
 		// The machine already matches its first configuration, as after provisioning.
 		o.Satisfied = func(plan.Change) bool { return true }
