@@ -9,29 +9,29 @@ import (
 )
 
 // background is work that goes on while something else is shown.
-type background struct {
+type background[T any] struct {
 	stop  context.CancelFunc
 	ended chan struct{}
-	path  string // of what was made
+	made  T
 	err   error
 
 	mu sync.Mutex
 	to io.Writer // gets what the work says; nil while nothing waits for the work
 }
 
-// begin has work make a file.
-func begin(ctx context.Context, work func(context.Context, io.Writer) (string, error)) *background {
+// begin has work make something.
+func begin[T any](ctx context.Context, work func(context.Context, io.Writer) (T, error)) *background[T] {
 	ctx, stop := context.WithCancel(ctx)
-	b := &background{stop: stop, ended: make(chan struct{})}
+	b := &background[T]{stop: stop, ended: make(chan struct{})}
 	go func() {
 		defer close(b.ended)
-		b.path, b.err = work(ctx, b)
+		b.made, b.err = work(ctx, b)
 	}()
 	return b
 }
 
 // Write hands on what the work says.
-func (b *background) Write(p []byte) (int, error) {
+func (b *background[T]) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.to == nil {
@@ -40,17 +40,17 @@ func (b *background) Write(p []byte) (int, error) {
 	return b.to.Write(p)
 }
 
-// wait waits for the end of the work, and returns the path of what was made. log gets what the work says meanwhile.
-func (b *background) wait(log io.Writer) (string, error) {
+// wait waits for the end of the work, and returns what was made. log gets what the work says meanwhile.
+func (b *background[T]) wait(log io.Writer) (T, error) {
 	b.mu.Lock()
 	b.to = log
 	b.mu.Unlock()
 	<-b.ended
-	return b.path, b.err
+	return b.made, b.err
 }
 
 // end stops the work and waits for its end.
-func (b *background) end() {
+func (b *background[T]) end() {
 	b.stop()
 	<-b.ended
 }

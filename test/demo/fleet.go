@@ -37,11 +37,10 @@ func (d *demo) onFleet(ctx context.Context) (err error) {
 		"container runtime is on paper, and their kernel is this machine's, so a reboot takes a second.")
 	d.say("Each line after a $ was really typed; long output is cut.")
 	d.where()
-	f, err := d.raise(ctx)
+	f, err := d.raised(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
 	p := &pool{demo: d, Fleet: f}
 	for _, step := range []func(context.Context) error{p.adopt, p.preview, p.forward, p.mistake, p.revert} {
 		if err := step(ctx); err != nil {
@@ -67,37 +66,64 @@ type pool struct {
 	*fleet.Fleet
 }
 
-// raise brings the cluster up, and puts the commands that are typed where the shell finds them.
-func (d *demo) raise(ctx context.Context) (*fleet.Fleet, error) {
-	d.act("A cluster with three workers", "The first time on a machine, the control plane is built and the workers' "+
-		"operating system is made, which takes some minutes; both are kept in a cache.")
+// raise brings the cluster up.
+func (d *demo) raise(ctx context.Context, log io.Writer) (*fleet.Fleet, error) {
+	if _, err := d.kubebox.wait(log); err != nil {
+		return nil, err
+	}
+	base, err := lab.Prepare(ctx, "", log)
+	if err != nil {
+		return nil, err
+	}
+	f, err := fleet.Start(ctx, base, fleet.Options{Bin: d.absolute(d.bin), Repository: d.repo, Hosts: workers,
+		Verdict: verdictTimeout})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// lower removes the cluster, if there is one.
+func (d *demo) lower() error {
+	if d.fleet == nil {
+		return nil
+	}
+	d.fleet.end()
+	f := d.fleet.made
+	d.fleet = nil
+	if f == nil {
+		return nil
+	}
+	return f.Close()
+}
+
+// raised waits for the cluster, and puts the commands that are typed where the shell finds them.
+func (d *demo) raised(ctx context.Context) (*fleet.Fleet, error) {
+	text := "The first time on a machine, the control plane is built and the workers' operating system is made, which " +
+		"takes some minutes; both are kept in a cache."
+	if d.several {
+		text = "It has come up while the host was shown. " + text
+	}
+	d.act("A cluster with three workers", text)
 	began := time.Now()
 	slow := d.wait("making ready")
-	base, err := lab.Prepare(ctx, "", slow)
-	var kubebox string
-	if err == nil {
-		kubebox, err = d.kubebox.wait(slow)
-	}
-	var f *fleet.Fleet
-	if err == nil {
-		f, err = fleet.Start(ctx, base, fleet.Options{Bin: d.absolute(d.bin), Repository: d.repo, Hosts: workers,
-			Verdict: verdictTimeout})
-	}
+	f, err := d.fleet.wait(slow)
 	slow.done()
+	if err != nil {
+		return nil, err
+	}
+	kubebox, err := d.kubebox.wait(slow)
 	if err != nil {
 		return nil, err
 	}
 	d.event(began, "the cluster is up")
 	path := filepath.Join(d.work, "bin")
 	if err := errors.Join(os.Mkdir(path, 0o755), os.Symlink(kubebox, filepath.Join(path, "kubectl"))); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, err
 	}
 	d.env = append(d.env, "KUBECONFIG="+f.Kubeconfig,
 		fmt.Sprintf("PATH=%s:%s:%s", path, d.absolute(d.bin), os.Getenv("PATH")))
-	if err := d.types(ctx, "kubectl get nodes", "kubectl apply -f "+rollout+"/20-shop.yaml"); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return f, d.types(ctx, "kubectl get nodes", "kubectl apply -f "+rollout+"/20-shop.yaml")
 }
 
 func (d *demo) absolute(path string) string {
@@ -127,9 +153,14 @@ func (p *pool) adopt(ctx context.Context) error {
 }
 
 func (p *pool) updated(ctx context.Context) error {
+	return p.await(ctx, "updated", fleet.Updated(len(workers)))
+}
+
+// await waits until the pool is what it is to be.
+func (p *pool) await(ctx context.Context, what string, is func(*mcfgv1.MachineConfigPool) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the pool takes too long"))
 	defer cancel()
-	return p.WaitPool(ctx, "worker", "updated", fleet.Updated(len(workers)))
+	return p.WaitPool(ctx, "worker", what, is)
 }
 
 // next are the documents that the pool gets.
@@ -171,12 +202,16 @@ func (p *pool) mistake(ctx context.Context) error {
 		"kubectl apply -f "+rollout+"/70-worker-kubelet.yaml"); err != nil {
 		return err
 	}
-	if exit, err := p.follow(ctx, "kubectl refit watch worker"); err != nil || exit != 1 {
+	// A pool that has not begun yet is at its end, and a watch that settles soon would believe so.
+	if err := p.await(ctx, "at work", func(p *mcfgv1.MachineConfigPool) bool {
+		return !fleet.Updated(len(workers))(p)
+	}); err != nil {
+		return err
+	}
+	if exit, err := p.follow(ctx, "kubectl refit watch worker --settle 1s"); err != nil || exit != 1 {
 		return errors.Join(err, fmt.Errorf("watching the rollout of a bad configuration: exit code %d", exit))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the pool takes too long"))
-	defer cancel()
-	if err := p.WaitPool(ctx, "worker", "in quarantine", func(p *mcfgv1.MachineConfigPool) bool {
+	if err := p.await(ctx, "in quarantine", func(p *mcfgv1.MachineConfigPool) bool {
 		return fleet.Condition(p, api.PoolQuarantined)
 	}); err != nil {
 		return err

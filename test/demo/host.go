@@ -42,7 +42,7 @@ func (d *demo) onHost(ctx context.Context) (err error) {
 		if err != nil && ctx.Err() == nil {
 			err = errors.Join(err, h.keepJournal())
 		}
-		err = errors.Join(err, n.Close())
+		d.leave(n.Close)
 	}()
 	for _, step := range []func(context.Context) error{d.rendered, h.plan, h.forward, h.inside, h.breakIt, h.refused} {
 		if err := step(ctx); err != nil {
@@ -54,7 +54,7 @@ func (d *demo) onHost(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return n.Close()
+	return nil
 }
 
 func (d *demo) boot(ctx context.Context) (*node.Node, error) {

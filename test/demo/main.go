@@ -14,6 +14,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -26,6 +27,7 @@ import (
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/lab/cluster"
+	"github.com/noderefit/noderefit/test/lab/fleet"
 )
 
 type options struct {
@@ -99,8 +101,11 @@ type demo struct {
 	work    string // documents and results of one part; removed at its end
 	env     []string
 	last    bool // no part follows
+	several bool // parts are shown
 	missing error
-	kubebox *background // nil where no part needs a control plane
+	kubebox *background[string]       // nil where no part needs a control plane
+	fleet   *background[*fleet.Fleet] // nil before it is begun, and when it is closed
+	leaving []*background[struct{}]   // the ends of parts
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -117,11 +122,14 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	show := chosen(o.parts)
+	d.several = len(show) > 1
 	// What the parts of a machine without a lab would wait for is not begun there.
-	if slices.ContainsFunc(show, func(p part) bool { return p.name == "pool" }) && os.Geteuid() == 0 {
+	pool := slices.ContainsFunc(show, func(p part) bool { return p.name == "pool" })
+	if pool && os.Geteuid() == 0 {
 		d.kubebox = begin(ctx, cluster.Kubebox)
 		defer d.kubebox.end()
 	}
+	defer func() { err = errors.Join(err, d.left()) }()
 	for i, p := range show {
 		if p.lab {
 			if d.missing = ready(ctx); d.missing != nil && i > 0 {
@@ -134,6 +142,9 @@ func run(ctx context.Context, o options) (err error) {
 				return fmt.Errorf("%w; go run ./test/demo -tree shows what works on a directory", d.missing)
 			}
 		}
+		if p.lab && pool && d.fleet == nil {
+			d.fleet = begin(ctx, d.raise)
+		}
 		d.last = i == len(show)-1
 		if len(show) > 1 && i > 0 {
 			fmt.Fprintf(os.Stdout, "\n\n")
@@ -142,8 +153,30 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		}
 	}
+	if err := d.left(); err != nil {
+		return err
+	}
 	d.next(time.Since(d.began))
 	return nil
+}
+
+// leave ends what a part has made while the next part is shown.
+func (d *demo) leave(end func() error) {
+	d.leaving = append(d.leaving, begin(context.Background(), func(context.Context, io.Writer) (struct{}, error) {
+		return struct{}{}, end()
+	}))
+}
+
+// left waits until all that the demo has made is gone.
+func (d *demo) left() error {
+	d.leave(d.lower)
+	var errs []error
+	for _, b := range d.leaving {
+		_, err := b.wait(nil)
+		errs = append(errs, err)
+	}
+	d.leaving = nil
+	return errors.Join(errs...)
 }
 
 // part shows one part in a directory of its own.

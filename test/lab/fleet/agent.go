@@ -27,12 +27,7 @@ const (
 
 // StartAgents starts the agent on every host.
 func (f *Fleet) StartAgents(ctx context.Context) error {
-	for _, n := range f.Nodes {
-		if err := f.StartAgent(ctx, n); err != nil {
-			return err
-		}
-	}
-	return nil
+	return f.each(func(n *Node) error { return f.StartAgent(ctx, n) })
 }
 
 // StartAgent installs the agent as a service of the host and starts it. The agent has the same token as a DaemonSet's

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -112,7 +113,7 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 	if err := group.Wait(); err != nil {
 		return f, err
 	}
-	for _, n := range f.Nodes {
+	for _, n := range f.Nodes { // one by one, since rollouts go by the age of nodes
 		if err := f.join(ctx, n); err != nil {
 			return f, err
 		}
@@ -126,6 +127,17 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 		return f, nil
 	}
 	return f, f.install(ctx)
+}
+
+// each does the same for all hosts at once, because most of the time is waiting.
+func (f *Fleet) each(do func(*Node) error) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(f.Nodes))
+	for i, n := range f.Nodes {
+		all.Go(func() { errs[i] = do(n) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func (f *Fleet) join(ctx context.Context, n *Node) error {
@@ -203,15 +215,15 @@ func (f *Fleet) Install(ctx context.Context, folder string, image func(name stri
 
 // Close ends everything and removes all files.
 func (f *Fleet) Close() error {
-	var errs []error
 	for _, c := range f.controllers {
 		c.Kill()
 	}
-	for _, n := range f.Nodes {
-		if n != nil {
-			errs = append(errs, n.Close())
+	errs := []error{f.each(func(n *Node) error {
+		if n == nil {
+			return nil
 		}
-	}
+		return n.Close()
+	})}
 	if f.Cluster != nil {
 		errs = append(errs, f.Stop())
 	}
