@@ -29,13 +29,17 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-const kindControllerConfig = "ControllerConfig"
+const (
+	kindControllerConfig = "ControllerConfig"
+	kindOSImageStream    = "OSImageStream"
+)
 
 // kinds are the kinds that MachineConfigs are made of.
 var kinds = machineconfig.Kinds{
 	mcfgv1.GroupVersion.WithKind("KubeletConfig"):                      empty[mcfgv1.KubeletConfig],
 	mcfgv1.GroupVersion.WithKind("ContainerRuntimeConfig"):             empty[mcfgv1.ContainerRuntimeConfig],
 	mcfgv1.GroupVersion.WithKind(kindControllerConfig):                 empty[mcfgv1.ControllerConfig],
+	mcfgv1.GroupVersion.WithKind(kindOSImageStream):                    empty[mcfgv1.OSImageStream],
 	configv1.GroupVersion.WithKind("ImageDigestMirrorSet"):             empty[configv1.ImageDigestMirrorSet],
 	configv1.GroupVersion.WithKind("ImageTagMirrorSet"):                empty[configv1.ImageTagMirrorSet],
 	operatorv1alpha1.GroupVersion.WithKind("ImageContentSourcePolicy"): empty[operatorv1alpha1.ImageContentSourcePolicy],
@@ -54,8 +58,9 @@ func empty[T any, O interface {
 // plurals are the names of the kinds' definitions.
 var plurals = map[string]string{
 	"KubeletConfig": "kubeletconfigs", "ContainerRuntimeConfig": "containerruntimeconfigs",
-	kindControllerConfig: "controllerconfigs", "ImageDigestMirrorSet": "imagedigestmirrorsets",
-	"ImageTagMirrorSet": "imagetagmirrorsets", "ImageContentSourcePolicy": "imagecontentsourcepolicies",
+	kindControllerConfig: "controllerconfigs", kindOSImageStream: "osimagestreams",
+	"ImageDigestMirrorSet": "imagedigestmirrorsets",
+	"ImageTagMirrorSet":    "imagetagmirrorsets", "ImageContentSourcePolicy": "imagecontentsourcepolicies",
 	"Image": "images", "ClusterImagePolicy": "clusterimagepolicies", "ImagePolicy": "imagepolicies",
 }
 
@@ -108,6 +113,8 @@ type Made struct {
 	// configs are all MachineConfigs that pools are rendered from.
 	configs []*machineconfig.Document
 	base    *machineconfig.Document
+	// streams is the OSImageStream that the cluster will have, nil for none.
+	streams *mcfgv1.OSImageStream
 	wrong   []wrong
 	// unordered has, by kind, the objects whose order is not said. relies means that there are objects for which the
 	// container runtime of pools counts.
@@ -186,11 +193,13 @@ func admitted(d *machineconfig.OtherDocument) (client.Object, error) {
 	if err := json.Unmarshal(d.JSON, &fields); err != nil {
 		return nil, err
 	}
-	delete(fields, "status") // the API server leaves it out of what is applied
+	// The API server leaves the status out of what is applied. The streams are the status of their object, though: the
+	// document says what the cluster is going to say.
+	delete(fields, statusOf(d.Kind))
 	if err := Admit(plurals[d.Kind], fields); err != nil {
 		return nil, err
 	}
-	delete(fields, "status")
+	delete(fields, statusOf(d.Kind))
 	text, err := json.Marshal(fields)
 	if err != nil {
 		return nil, err
@@ -200,6 +209,14 @@ func admitted(d *machineconfig.OtherDocument) (client.Object, error) {
 		return nil, errors.New("the object has another type")
 	}
 	return object, json.Unmarshal(text, object)
+}
+
+// statusOf returns the name of the field with the status of a kind that no document has a say in, "" for none.
+func statusOf(kind string) string {
+	if kind == kindOSImageStream {
+		return ""
+	}
+	return "status"
 }
 
 // origin returns the document of an object, for messages.

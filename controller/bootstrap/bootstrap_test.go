@@ -236,6 +236,51 @@ func TestTemplatesAndTheirImagesAreBelowEverything(t *testing.T) {
 	}
 }
 
+// streams has the document of the OSImageStream with the streams old, which is the default, and new.
+func streams() string {
+	image := func(name string) string { return "r.example/" + name + "@sha256:" + strings.Repeat("a", 64) }
+	text := group + "kind: OSImageStream\nmetadata: {name: cluster}\nspec: {defaultStream: old}\nstatus:\n  defaultStream: old\n" +
+		"  availableStreams:\n"
+	for _, name := range []string{"old", "new"} {
+		text += "  - {name: " + name + ", osImage: '" + image(name) + "', osExtensionsImage: '" + image(name+"-extensions") + "'}\n"
+	}
+	return text + "---\n"
+}
+
+func TestTheStreamOfAPoolIsBelowEverything(t *testing.T) {
+	follows := func(stream string) string {
+		return config("50-a", "worker", "/etc/a", "a") + config("50-m", "master", "/etc/m", "m") + group +
+			"kind: MachineConfigPool\nmetadata: {name: worker}\nspec:\n  osImageStream: {name: " + stream +
+			"}\n  machineConfigSelector: {matchLabels: {" + role + ": worker}}\n---\n"
+	}
+	images := strings.Replace(cc(t), `baseOSContainerImage: ""`, "baseOSContainerImage: registry.example/os:1", 1)
+	for name, test := range map[string]struct{ pool, text, image, wrong string }{
+		"its own":                        {pool: "worker", text: streams() + follows("new"), image: "r.example/new@"},
+		"its own, and default images":    {pool: "worker", text: images + streams() + follows("new"), image: "r.example/new@"},
+		"the default":                    {pool: "master", text: streams() + follows("new"), image: "r.example/old@"},
+		"default images":                 {pool: "master", text: images + streams() + follows("new"), image: "registry.example/os:1"},
+		"beside a document of no pool":   {pool: "master", text: "variant: fcos\nversion: 1.4.0\n---\n" + streams() + follows("new"), image: "r.example/old@"},
+		"one that there is not":          {pool: "worker", text: streams() + follows("newer"), wrong: `MachineConfigPool/worker: spec.osImageStream.name: OSImageStream/cluster has no stream "newer"`},
+		"no document of streams":         {pool: "worker", text: follows("new"), wrong: "MachineConfigPool/worker: spec.osImageStream.name: the cluster has no OSImageStream/cluster"},
+		"an image that has no digest":    {pool: "worker", text: strings.Replace(streams(), "new@sha256:", "new:", 1) + follows("new"), wrong: "OSImageStream/cluster (f.yaml, document 1): [status.availableStreams[1].osImage"},
+		"another pool's is another case": {pool: "master", text: streams() + follows("newer"), image: "r.example/old@"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mc, warnings, err := Options{}.Make(read(t, test.text), test.pool).Render(test.pool)
+			switch {
+			case test.wrong != "":
+				if err == nil || !strings.Contains(err.Error(), test.wrong) {
+					t.Errorf("%v, want %s", err, test.wrong)
+				}
+			case err != nil || !strings.HasPrefix(mc.Spec.OSImageURL, test.image):
+				t.Errorf("%v, %v", mc, err)
+			case strings.HasPrefix(test.image, "r.example/") && !strings.Contains(mc.Spec.BaseOSExtensionsContainerImage, "-extensions@"):
+				t.Errorf("the image of extensions is %s, %v", mc.Spec.BaseOSExtensionsContainerImage, warnings)
+			}
+		})
+	}
+}
+
 func TestARuntimeThatThereIsNotIsRefused(t *testing.T) {
 	if err := (Options{Runtime: "docker"}).Check(); err == nil || !strings.Contains(err.Error(), "neither crio nor containerd") {
 		t.Error(err)

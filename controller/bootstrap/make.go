@@ -77,6 +77,9 @@ func (m *Made) refuseBare(d *machineconfig.Document, objects []client.Object) {
 		if cc, is := o.(*mcfgv1.ControllerConfig); is && cc.Annotations[api.Templates] == "" {
 			continue
 		}
+		if _, is := o.(*mcfgv1.OSImageStream); is {
+			continue
+		}
 		m.wrong = append(m.wrong, wrong{any: true, err: fmt.Errorf("%s: a cluster has no such document, so %s can't be put "+
 			"on top: write it as a MachineConfig with the label %s", d, m.origin(o), api.Role)})
 		return
@@ -92,6 +95,8 @@ func (m *Made) turn(w *source.World, objects []client.Object) (changed bool) {
 		switch o := object.(type) {
 		case *mcfgv1.ControllerConfig:
 			changed = m.templates(w, o) || changed
+		case *mcfgv1.OSImageStream:
+			m.streams = o
 		case *mcfgv1.KubeletConfig:
 			kubelets = append(kubelets, o)
 		case *mcfgv1.ContainerRuntimeConfig:
@@ -164,7 +169,11 @@ func (m *Made) Render(pool string) (rendered *mcfgv1.MachineConfig, warnings []s
 		return nil, warnings, errors.Join(errs...)
 	}
 	docs := &machineconfig.Documents{Configs: m.configs, Pools: m.docs.Pools}
-	rendered, more, err := machineconfig.Render(pool, docs, m.base)
+	base, err := source.Streamed(m.pool(pool), m.streams, m.base)
+	if err != nil {
+		return nil, warnings, err
+	}
+	rendered, more, err := machineconfig.Render(pool, docs, base)
 	warnings = append(warnings, more...)
 	if err != nil {
 		return nil, warnings, err
@@ -194,6 +203,14 @@ func (o Options) Render(
 	}
 	slices.Sort(warnings)
 	return rendered, wrong, slices.Compact(warnings)
+}
+
+// pool returns a pool by its name, which none of the documents may define.
+func (m *Made) pool(name string) *mcfgv1.MachineConfigPool {
+	if i := slices.IndexFunc(m.pools, func(p *mcfgv1.MachineConfigPool) bool { return p.Name == name }); i >= 0 {
+		return m.pools[i]
+	}
+	return builtin(name)
 }
 
 // takes reports whether a pool has what is made for another pool, or for itself.

@@ -54,9 +54,12 @@ func (w *world) offline(c client.Client, pool string, objects ...client.Object) 
 		if o.GetNamespace() != "" {
 			metadata["namespace"] = o.GetNamespace()
 		}
-		document, err := yaml.Marshal(map[string]any{
-			"apiVersion": apiVersion, "kind": kind, "metadata": metadata, "spec": raw["spec"],
-		})
+		delete(raw["spec"].(map[string]any), "configuration") // of a pool, by the cluster
+		fields := map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": metadata, "spec": raw["spec"]}
+		if status := raw["status"]; status != nil {
+			fields["status"] = status
+		}
+		document, err := yaml.Marshal(fields)
 		w.must(err)
 		text.WriteString("---\n" + string(document))
 	}

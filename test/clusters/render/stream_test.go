@@ -32,7 +32,7 @@ func TestAPoolsOSImageStreamIsTheBaseOfItsConfiguration(t *testing.T) {
 	_, err = streams.UpdateStatus(w.ctx, made, metav1.UpdateOptions{})
 	w.must(err)
 	w.addPool("worker")
-	w.put("50-motd", "worker", file("/etc/motd", "hello"))
+	w.put("50-worker", "worker", file("/etc/motd", "hello"))
 	w.control()
 	images := func(name string) string {
 		spec := w.config(name).Spec
@@ -44,7 +44,13 @@ func TestAPoolsOSImageStreamIsTheBaseOfItsConfiguration(t *testing.T) {
 			[]byte(patch), metav1.PatchOptions{})
 		w.must(err)
 	}
+	c, cluster := w.objects(), metav1.ObjectMeta{Name: "cluster"}
+	offline := func() {
+		w.offline(c, "worker", &mcfgv1.OSImageStream{ObjectMeta: cluster},
+			&mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}})
+	}
 	before := w.moved("worker", "")
+	offline()
 	if got := images(before); got != fmt.Sprint(image("old"), " ", image("old-extensions")) {
 		t.Errorf("by the default stream: %s", got)
 	}
@@ -53,6 +59,7 @@ func TestAPoolsOSImageStreamIsTheBaseOfItsConfiguration(t *testing.T) {
 	if got := images(after); got != fmt.Sprint(image("new"), " ", image("new-extensions")) {
 		t.Errorf("by its own stream: %s", got)
 	}
+	offline()
 	named("none")
 	w.says("worker", mcfgv1.MachineConfigPoolRenderDegraded, corev1.ConditionTrue, "NoSuchOSImageStream", `"none"`, "old, new")
 	if now := w.pool("worker").Spec.Configuration.Name; now != after {
