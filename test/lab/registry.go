@@ -3,16 +3,18 @@
 package lab
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +28,9 @@ import (
 
 // registryProgram is distribution, the registry that most others are made of, as Debian packages it.
 const registryProgram = "docker-registry"
+
+// listening matches what the registry says once it has a port, which nobody else gets then.
+var listening = regexp.MustCompile(`listening on ([0-9.]+:[0-9]+)`)
 
 // Registry is a real registry of container images on this machine. As a handler, Registry passes requests on and notes
 // them.
@@ -74,23 +79,33 @@ func NeedRegistry(t testing.TB) *Registry {
 
 // StartRegistry starts a registry, whose files are in dir. The registry ends with ctx.
 func StartRegistry(ctx context.Context, dir string) (*Registry, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	config := filepath.Join(dir, "registry.yml")
+	text := fmt.Sprintf("version: 0.1\nlog: {level: info, accesslog: {disabled: true}}\n"+
+		"storage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: \"127.0.0.1:0\"}\n", filepath.Join(dir, "registry"))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, registryProgram, "serve", config)
+	said, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{Address: listener.Addr().String()}
-	config := filepath.Join(dir, "registry.yml")
-	text := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\n"+
-		"storage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", filepath.Join(dir, "registry"), r.Address)
-	if err := errors.Join(listener.Close(), os.WriteFile(config, []byte(text), 0o600)); err != nil {
-		return nil, err
-	}
-	ended := make(chan error, 1)
-	cmd := exec.CommandContext(ctx, registryProgram, "serve", config)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting a registry: %w", err)
 	}
-	go func() { ended <- cmd.Wait() }()
+	r := &Registry{}
+	for lines := bufio.NewScanner(said); r.Address == "" && lines.Scan(); {
+		if found := listening.FindStringSubmatch(lines.Text()); found != nil {
+			r.Address = found[1]
+		}
+	}
+	if r.Address == "" {
+		return nil, fmt.Errorf("starting a registry: the registry has ended: %w", errors.Join(cmd.Wait(), ctx.Err()))
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, said)
+		_ = cmd.Wait()
+	}()
 	target := &url.URL{Scheme: "http", Host: r.Address}
 	r.proxy = &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -99,22 +114,7 @@ func StartRegistry(ctx context.Context, dir string) (*Registry, error) {
 		},
 		ModifyResponse: r.note,
 	}
-	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String()+"/v2/", nil)
-		if err != nil {
-			return nil, err
-		}
-		if response, err := http.DefaultClient.Do(request); err == nil {
-			return r, response.Body.Close()
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for a registry: %w", ctx.Err())
-		case err := <-ended:
-			return nil, fmt.Errorf("starting a registry: it has ended: %w", err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	return r, nil
 }
 
 // ServeHTTP implements http.Handler.
