@@ -59,10 +59,10 @@ func render() *cobra.Command {
 		Short: "Print the merged configuration of a pool, from files, without a cluster",
 		Long: `render prints the configuration of a pool, under the name that a cluster with these documents gives it. Besides
 MachineConfigs and MachineConfigPools it takes what the controllers make MachineConfigs of: KubeletConfigs,
-ContainerRuntimeConfigs, ImageDigestMirrorSets, ImageTagMirrorSets, ImageContentSourcePolicies, the Image and policies of
-images, the OSImageStream with its status, and a ControllerConfig with its templates and default images. A document that
-the controllers would refuse is an error. What a cluster learns from its Nodes has to be said: a warning names it where it
-matters.`,
+ContainerRuntimeConfigs, ImageDigestMirrorSets, ImageTagMirrorSets, ImageContentSourcePolicies, the Image and policies
+of images, the OSImageStream with its status, and a ControllerConfig with its templates and default images. A document
+that the controllers would refuse is an error. What a cluster learns from its Nodes has to be said: a warning names it
+where it matters.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if pool == "" {
 				return cli.Usagef("--pool is required")
