@@ -201,13 +201,16 @@ func TestASoftRebootIsProvedAndBringsNoKernel(t *testing.T) {
 	ctx, n := startAs(t, plain, packages)
 	apply(ctx, t, n, mc("a", bootFile("a")))
 	settled(ctx, t, n, "a")
-	// The lab has mounted /var before the host began; a real host has a unit or a line of fstab for that.
+	// The lab has mounted /var before the host began; a real host has a unit or a line of fstab for that. systemd has read
+	// that a copy of the mount stays before it sees the copy.
 	if out, exit := shell(ctx, t, n, `set -e; cd /etc/systemd/system; mkdir -p /run/labvar run-labvar.mount.d local-fs.target.wants
-mount --bind /var /run/labvar
 printf '[Unit]\nDefaultDependencies=no\n' >run-labvar.mount.d/stays.conf
 printf '[Mount]\nWhat=/run/labvar\nWhere=/var\nType=none\nOptions=bind\n' >var.mount
 ln -s ../var.mount local-fs.target.wants/
-systemctl daemon-reload`); exit != 0 {
+systemctl daemon-reload
+mount --bind /var /run/labvar
+until systemctl is-active -q run-labvar.mount; do sleep 0.1; done
+systemctl show --property=Conflicts run-labvar.mount`); exit != 0 || strings.Contains(out, "umount.target") {
 		t.Fatal(out)
 	}
 	const sentinel = "Packages /run/reboot-required: a restart is required "
