@@ -12,6 +12,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/lab/cluster"
@@ -395,25 +397,11 @@ func othersSurvive(w *world) {
 }
 
 func TestAClusterWithoutTheOptionalKindsWorksAndTheyAreSeenWhenTheyCome(t *testing.T) {
-	w := begin(t, cluster.Options{})
-	client, err := apiextensions.NewForConfig(w.Config)
-	w.must(err)
-	crds := client.ApiextensionsV1().CustomResourceDefinitions()
-	controllerConfigs, err := crds.Get(w.ctx, "controllerconfigs.machineconfiguration.openshift.io", metav1.GetOptions{})
-	w.must(err)
-	for _, name := range []string{
-		"controllerconfigs.machineconfiguration.openshift.io", "kubeletconfigs.machineconfiguration.openshift.io",
-		"containerruntimeconfigs.machineconfiguration.openshift.io", "machineconfigurations.operator.openshift.io",
-		"machineconfignodes.machineconfiguration.openshift.io", "imagedigestmirrorsets.config.openshift.io",
-		"imagetagmirrorsets.config.openshift.io", "imagecontentsourcepolicies.operator.openshift.io",
-		"images.config.openshift.io", "clusterimagepolicies.config.openshift.io", "imagepolicies.config.openshift.io",
-	} {
-		w.must(crds.Delete(w.ctx, name, metav1.DeleteOptions{}))
-		w.until(name+" is gone", func() (bool, any) {
-			_, err := crds.Get(w.ctx, name, metav1.GetOptions{})
-			return apierrors.IsNotFound(err), err
-		})
-	}
+	w := begin(t, cluster.Options{Without: []string{
+		"controllerconfigs", "kubeletconfigs", "containerruntimeconfigs", "machineconfigurations", "machineconfignodes",
+		"imagedigestmirrorsets", "imagetagmirrorsets", "imagecontentsourcepolicies", "images", "clusterimagepolicies",
+		"imagepolicies",
+	}})
 	w.control(disruptionPolicies)
 	w.addPool("plain")
 	w.put("50-plain", "plain", file("/etc/a", "1"))
@@ -423,10 +411,13 @@ func TestAClusterWithoutTheOptionalKindsWorksAndTheyAreSeenWhenTheyCome(t *testi
 	w.remove("60-plain")
 	w.says("plain", degraded, no)
 
-	controllerConfigs.ObjectMeta = metav1.ObjectMeta{
-		Name: controllerConfigs.Name, Annotations: controllerConfigs.Annotations,
-	}
-	_, err = crds.Create(w.ctx, controllerConfigs, metav1.CreateOptions{})
+	text, err := api.CRDs.ReadFile("crds/controllerconfigs.yaml")
+	w.must(err)
+	controllerConfigs := &apiextensionsv1.CustomResourceDefinition{}
+	w.must(yaml.Unmarshal(text, controllerConfigs))
+	client, err := apiextensions.NewForConfig(w.Config)
+	w.must(err)
+	_, err = client.ApiextensionsV1().CustomResourceDefinitions().Create(w.ctx, controllerConfigs, metav1.CreateOptions{})
 	w.must(err)
 	w.addControllerConfig("registry.example/os@sha256:1")
 	w.put("50-plain", "plain", file("/etc/a", "2"))

@@ -52,8 +52,9 @@ type Options struct {
 	LeaseSeconds int
 	// Audit makes the API server log each request, for Cluster.Requests.
 	Audit bool
-	// NoCRDs leaves our kinds out.
-	NoCRDs bool
+	// NoCRDs leaves our kinds out, and Without some of them, by their plural names.
+	NoCRDs  bool
+	Without []string
 }
 
 // Cluster is a running control plane.

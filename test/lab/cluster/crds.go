@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -44,6 +45,9 @@ func (c *Cluster) installCRDs(ctx context.Context) (wait func() error, err error
 		crd := &apiextensionsv1.CustomResourceDefinition{}
 		if err := yaml.Unmarshal(text, crd); err != nil {
 			return nil, fmt.Errorf("reading %s: %w", file.Name(), err)
+		}
+		if slices.Contains(c.options.Without, crd.Spec.Names.Plural) {
+			continue
 		}
 		if _, err := crds.Create(ctx, crd, metav1.CreateOptions{}); err != nil {
 			return nil, fmt.Errorf("installing %s: %w", file.Name(), err)
