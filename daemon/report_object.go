@@ -35,6 +35,7 @@ type objectReport struct {
 	desired, current string
 	drain, hook      string // the annotations
 	conditions       []metav1.Condition
+	irreconcilable   []mcfgv1.IrreconcilableChangeDiff
 }
 
 // want sets the wanted report of the object, from a phase that reports something.
@@ -45,6 +46,11 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	}
 	m.wanted.node, m.wanted.desired, m.wanted.current = node.UID, v.node.Desired, v.host.Config.Committed
 	m.begin(v, p)
+	m.wanted.irreconcilable = nil // no list, for the comparison with a status that has none
+	for _, d := range v.host.Irreconcilable {
+		m.wanted.irreconcilable = append(m.wanted.irreconcilable,
+			mcfgv1.IrreconcilableChangeDiff{FieldPath: "spec.config." + d.Field, Diff: d.Diff})
+	}
 	m.wanted.drain = ""
 	waiting := h.waiting()
 	if m.said.drain == "" && quiet(waiting, v.now) {
@@ -112,7 +118,8 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 	}
 	m.generation = object.Generation
 	m.said = objectReport{desired: object.Spec.ConfigVersion.Desired, drain: object.Annotations[api.DrainKey],
-		hook: object.Annotations[api.HookStopKey], conditions: object.Status.Conditions}
+		hook: object.Annotations[api.HookStopKey], conditions: object.Status.Conditions,
+		irreconcilable: object.Status.IrreconcilableChanges}
 	if v := object.Status.ConfigVersion; v != nil {
 		m.said.current = v.Current
 		if v.Desired != m.said.desired {
@@ -185,7 +192,8 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 			m.said.conditions = nil
 		}
 	}
-	if m.said.current == w.current && reflect.DeepEqual(m.said.conditions, w.conditions) {
+	if m.said.current == w.current && reflect.DeepEqual(m.said.conditions, w.conditions) &&
+		reflect.DeepEqual(m.said.irreconcilable, w.irreconcilable) {
 		return nil
 	}
 	_, err := h.cluster.applyMachineConfigNode(ctx, m.status(h.o.Node), "status")
@@ -237,6 +245,9 @@ func (m *machineConfigNode) status(name string) partial {
 	status := partial{"configVersion": version, "observedGeneration": m.generation}
 	if len(m.wanted.conditions) > 0 {
 		status["conditions"] = m.wanted.conditions
+	}
+	if len(m.wanted.irreconcilable) > 0 {
+		status["irreconcilableChanges"] = m.wanted.irreconcilable
 	}
 	out := ours(name, partial{})
 	out["status"] = status

@@ -17,6 +17,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/provision"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -544,7 +545,12 @@ func (h *Host) materialise(ctx context.Context, a *attempt) error {
 	return err
 }
 
-func (h *Host) commit(ctx context.Context, a *attempt) error { return a.operation.Commit(ctx) }
+func (h *Host) commit(ctx context.Context, a *attempt) error {
+	if err := provision.Keep(h.root, madeWith, a.old, false); err != nil {
+		return err
+	}
+	return a.operation.Commit(ctx)
+}
 
 func (h *Host) takeEffect(ctx context.Context, a *attempt) error { return a.operation.Effect(ctx) }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/provision"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -88,6 +89,9 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 	adopted := false
 	if !completed(r, cfg, booted.ID) {
 		if err := h.root.Remove(ignitionPreset); err != nil {
+			return err
+		}
+		if err := provision.Keep(h.root, madeWith, cfg, true); err != nil {
 			return err
 		}
 		if err := h.apply(ctx, &attempt{record: r, result: res, cfg: cfg, arguments: arguments, unasked: true,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/provision"
 	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -63,9 +64,14 @@ type Status struct {
 	// host has tried them.
 	RebootWanted    *api.RebootWanted      `json:"rebootWanted,omitempty"`
 	RebootsWithheld []transaction.Withheld `json:"rebootsWithheld,omitempty"`
+	// Irreconcilable is what the committed configuration has else than the machine was made with.
+	Irreconcilable []provision.Difference `json:"irreconcilable,omitempty"`
 	// Skipped names the OS changes that --skip-os left out of the committed configuration.
 	Skipped []string `json:"skipped"`
 }
+
+// madeWith is where the host keeps what the machine was made with.
+const madeWith = transaction.StateDir + "/installed.json"
 
 // DeploymentStatus is a bootable deployment, and its contents.
 type DeploymentStatus struct {
@@ -107,10 +113,12 @@ func (h *Host) Status(ctx context.Context) *Status {
 	}
 	if err != nil {
 		s.State, s.Reason = transaction.Degraded, err.Error()
-	} else if s.State == transaction.Done {
-		if _, err := h.document(r.Committed); err != nil {
-			s.State, s.Reason = transaction.Degraded, message.OneLine(err.Error())
+	} else if cfg, err := h.document(r.Committed); err == nil {
+		if s.Irreconcilable, err = provision.Differing(h.root, madeWith, cfg); err != nil {
+			h.say("status", err.Error())
 		}
+	} else if s.State == transaction.Done {
+		s.State, s.Reason = transaction.Degraded, message.OneLine(err.Error())
 	}
 	return s
 }

@@ -83,6 +83,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	if len(s.Skipped) > 0 {
 		l.printf("Skipped:   %s (left out by --skip-os)", strings.Join(s.Skipped, ", "))
 	}
+	for _, d := range s.Irreconcilable {
+		l.printf("Made else: %s, which only a new machine gets", d.Field)
+	}
 	l.printf("OS:        %s, road: %s", s.OS, s.Road)
 	if s.Host != "" {
 		l.printf("Host:      %s\nPromises:  %s", s.Host, s.Promises)

@@ -4,6 +4,7 @@ package run
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -253,7 +254,7 @@ func TestLiveChangeDisruptsNobody(t *testing.T) {
 	release := n.block() // which a drain would wait for
 	defer release()
 	policy := []byte(`{"apiVersion":"operator.openshift.io/v1","kind":"MachineConfiguration","metadata":{"name":"cluster"},` +
-		`"spec":{"managementState":"Managed","nodeDisruptionPolicy":{"files":[{"path":"/etc/test.conf","actions":[{"type":"None"}]}]}}}`)
+		`"spec":{"managementState":"Managed","irreconcilableValidationOverrides":{"storage":["Disks"]},"nodeDisruptionPolicy":{"files":[{"path":"/etc/test.conf","actions":[{"type":"None"}]}]}}}`)
 	path := "/apis/operator.openshift.io/v1/machineconfigurations"
 	rest := n.Client.CoreV1().RESTClient()
 	if err := rest.Post().AbsPath(path).Body(policy).SetHeader("Content-Type", "application/json").Do(n.ctx()).Error(); err != nil {
@@ -277,6 +278,32 @@ func TestLiveChangeDisruptsNobody(t *testing.T) {
 	if patches > 2 {
 		t.Errorf("%d patches of the Node for a live change", patches)
 	}
+
+	// Another disk is for new machines, where the policy says so: nothing is done, and the MachineConfigNode tells of it.
+	irreconcilable := func(want ...mcfgv1.IrreconcilableChangeDiff) {
+		t.Helper()
+		n.until("the MachineConfigNode says what is for new machines", func() bool {
+			object, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigNodes().Get(n.ctx(), n.name, metav1.GetOptions{})
+			return err == nil && slices.Equal(object.Status.IrreconcilableChanges, want)
+		})
+	}
+	irreconcilable()
+	disked := rendered(t, nil, n.name+"-b")
+	disked.Spec.Config.Raw = []byte(strings.Replace(string(disked.Spec.Config.Raw), `"storage":{`, `"storage":{"disks":[{"device":"/dev/sdb"}],`, 1))
+	disked.Name = renamed(t, disked)
+	if _, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigs().Create(n.ctx(), disked, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.desire(disked.Name)
+	o = n.waitState(api.Done, disked.Name)
+	if n.host.Boots() != 0 || o.Annotations[api.DesiredDrain] != "" {
+		t.Errorf("boots %d, annotations %v", n.host.Boots(), o.Annotations)
+	}
+	irreconcilable(mcfgv1.IrreconcilableChangeDiff{FieldPath: "spec.config.storage.disks", Diff: `+ {"device":"/dev/sdb"}`})
+	n.restart()
+	n.desire(b)
+	n.waitState(api.Done, b)
+	irreconcilable()
 }
 
 func TestAdoption(t *testing.T) {

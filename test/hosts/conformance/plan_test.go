@@ -596,6 +596,26 @@ func TestOverridesLetProvisioningDiffer(t *testing.T) {
 			}
 			r, _ = plan(t, doc("a"), doc("b", list), "--policy", filepath.Join(dir, "other"))
 			r.is(t, 3)
+
+			// A host that has gone there says what it was made with, and no more once it has gone back.
+			tr := newTree(t)
+			tr.apply(doc("a"))
+			tr.apply(doc("b", list), "--policy", filepath.Join(dir, "p"))
+			field := "storage." + strings.ToLower(word)
+			if text := tr.run("status").ok(t).stdout; !strings.Contains(text, field) {
+				t.Errorf("%s", text)
+			}
+			var raw obj
+			tr.run("status", "-o", "json").ok(t).json(t, &raw)
+			if diff, _ := at(raw, "irreconcilable", 0, "diff").(string); at(raw, "irreconcilable", 0, "field") != field ||
+				!strings.HasPrefix(diff, `+ {"`) {
+				t.Errorf("%v", raw["irreconcilable"])
+			}
+			tr.apply(doc("a"), "--policy", filepath.Join(dir, "p"))
+			raw = nil
+			if tr.run("status", "-o", "json").ok(t).json(t, &raw); raw["irreconcilable"] != nil {
+				t.Errorf("%v", raw)
+			}
 		})
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/provision"
 	"github.com/noderefit/noderefit/signature"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -82,6 +83,7 @@ type Host struct {
 	watched []string
 
 	configs                      map[string][]byte
+	made                         map[string]json.RawMessage // what the machine was made with, where that is known
 	committed, previous, pending string
 	phase                        transaction.Phase
 	state                        transaction.State
@@ -121,6 +123,9 @@ func New(script Script) *Host {
 func (h *Host) Commit(name string, document []byte) {
 	h.set(func() {
 		h.configs[name] = document
+		if made, err := parse(document); err == nil && h.made == nil {
+			h.made = made.Provision
+		}
 		h.committed, h.state, h.since = name, transaction.Done, time.Now()
 	})
 }
@@ -218,6 +223,9 @@ func (h *Host) status() *host.Status {
 	s.RebootWanted, s.Rebooted, s.NeedsReboot = h.script.Wanted, h.rebooted, h.left
 	if h.asIs {
 		s.Transaction = &transaction.Progress{Road: transaction.RoadReboot, Phase: h.phase}
+	}
+	if now, err := parse(h.configs[h.committed]); err == nil && h.made != nil {
+		s.Irreconcilable = provision.Compare(h.made, now.Provision)
 	}
 	s.Config.Committed, s.Config.Pending, s.Config.Previous = h.committed, h.pending, h.previous
 	if !h.since.IsZero() {

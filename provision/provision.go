@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package provision is about the disks, file systems and arrays that a machine was made with. Only Ignition makes
+// these. A later configuration may ask for others where a policy lets it, and nothing is done on the machine then. So
+// the host keeps what it was made with, and says what a configuration has else:
+//
+//	err := provision.Keep(root, path, configuration, false)
+//	differing, err := provision.Differing(root, path, configuration)
+package provision
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// installed is where OpenShift's daemon keeps the MachineConfig that a machine was made from. A host that comes from
+// there still has it.
+const installed = "/etc/mcs-machine-config-content.json"
+
+// section begins the names of the fields that are kept and compared.
+const section = "storage."
+
+// The limits of a Difference are those of MachineConfigNode.status.irreconcilableChanges, in bytes.
+const (
+	maxDiff   = 4096
+	maxLine   = 1024
+	notShown  = `"(not shown)"`
+	keyOfLUKS = "keyFile"
+)
+
+// Difference is a field of a configuration that is not what the machine was made with.
+type Difference struct {
+	// Field is the field of the configuration, such as storage.disks.
+	Field string `json:"field"`
+	// Diff has a line for each entry of the field: "- " begins what the machine was made with, and "+ " what the
+	// configuration has.
+	Diff string `json:"diff"`
+}
+
+// Host is the file system of a host.
+type Host interface {
+	ReadFile(name string) ([]byte, error)
+	WriteRecord(name string, data []byte, mode uint32) error
+}
+
+type fields = map[string]json.RawMessage
+
+// Keep writes down, in the file at path, what the machine was made with, which is what cfg has. A file that is there
+// stays, unless the machine is a new one. nil stands for a host without a configuration.
+func Keep(host Host, path string, cfg *machineconfig.Config, machine bool) error {
+	if cfg == nil {
+		return nil
+	}
+	if _, err := host.ReadFile(path); !machine && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	made := cfg.Provision
+	if !machine {
+		if of := madeFrom(host); of != nil {
+			made = of.Provision
+		}
+	}
+	kept := fields{}
+	for field, value := range made {
+		if strings.HasPrefix(field, section) {
+			kept[field] = value
+		}
+	}
+	data, err := json.Marshal(kept)
+	if err == nil {
+		err = host.WriteRecord(path, data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("keeping what the machine was made with: %w", err)
+	}
+	return nil
+}
+
+// madeFrom returns the configuration that OpenShift made the machine from, nil where that is not known.
+func madeFrom(host Host) *machineconfig.Config {
+	data, err := host.ReadFile(installed)
+	if err != nil {
+		return nil
+	}
+	mc := &mcfgv1.MachineConfig{}
+	if json.Unmarshal(data, mc) != nil {
+		return nil
+	}
+	cfg, err := machineconfig.Parse(mc)
+	if err != nil {
+		return nil
+	}
+	return cfg
+}
+
+// Differing returns what cfg has else than the machine was made with. It is empty as long as nothing was kept.
+func Differing(host Host, path string, cfg *machineconfig.Config) ([]Difference, error) {
+	data, err := host.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || cfg == nil {
+		return nil, nil
+	}
+	var made fields
+	if err == nil {
+		err = json.Unmarshal(data, &made)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s, which has what the machine was made with: %w", path, err)
+	}
+	return Compare(made, cfg.Provision), nil
+}
+
+// Compare returns the fields of the section storage that differ, by name.
+func Compare(made, wanted map[string]json.RawMessage) (out []Difference) {
+	names := map[string]bool{}
+	for _, side := range []fields{made, wanted} {
+		for name := range side {
+			names[name] = strings.HasPrefix(name, section)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if text := diff(entries(made[name]), entries(wanted[name])); names[name] && text != "" {
+			out = append(out, Difference{name, text})
+		}
+	}
+	return out
+}
+
+// entries returns the entries of a list.
+func entries(list json.RawMessage) (out []json.RawMessage) {
+	if len(list) == 0 || json.Unmarshal(list, &out) == nil {
+		return out
+	}
+	return []json.RawMessage{list}
+}
+
+func diff(made, wanted []json.RawMessage) string {
+	var lines []string
+	add := func(sign string, side, other []json.RawMessage) {
+		for _, entry := range side {
+			if !slices.ContainsFunc(other, func(o json.RawMessage) bool { return bytes.Equal(o, entry) }) {
+				lines = append(lines, sign+line(entry))
+			}
+		}
+	}
+	add("- ", made, wanted)
+	add("+ ", wanted, made)
+	text := ""
+	for i, l := range lines {
+		left := fmt.Sprintf("and %d more", len(lines)-i)
+		if len(text)+len(l)+len("\n")+len(left) > maxDiff {
+			return text + left
+		}
+		text += l + "\n"
+	}
+	return strings.TrimSuffix(text, "\n")
+}
+
+// line shows an entry, without the key of an encrypted device.
+func line(entry json.RawMessage) string {
+	var object fields
+	if json.Unmarshal(entry, &object) == nil && object[keyOfLUKS] != nil {
+		object[keyOfLUKS] = json.RawMessage(notShown)
+		if shown, err := json.Marshal(object); err == nil {
+			entry = shown
+		}
+	}
+	if len(entry) > maxLine {
+		return strings.ToValidUTF8(string(entry[:maxLine]), "") + "…"
+	}
+	return string(entry)
+}
