@@ -5,7 +5,6 @@ package refit
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,9 +12,9 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/message"
@@ -212,37 +211,33 @@ func (c *Cluster) order(ctx context.Context, name string,
 // function gets the name of the person. A nil value changes nothing, and an empty one takes the annotation away.
 func (c *Cluster) annotate(ctx context.Context, name, key string,
 	decide func(n *corev1.Node, who string) (*string, string, error),
-) (string, error) {
+) (said string, err error) {
 	who, err := c.whoami(ctx)
 	if err != nil {
 		return "", err
 	}
-	for try := 1; ; try++ {
+	err = retry.RetryOnConflict(meanwhile, func() error {
 		node, err := c.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return "", fmt.Errorf("reading node %s: %w", name, err)
+			return fmt.Errorf("reading node %s: %w", name, err)
 		}
-		chosen, said, err := decide(node, who)
-		if err != nil || chosen == nil {
-			return said, err
+		var chosen *string
+		if chosen, said, err = decide(node, who); err != nil || chosen == nil {
+			return err
 		}
 		var value any
 		if *chosen != "" {
 			value = *chosen
 		}
-		data, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		patch := api.Encode(map[string]any{"metadata": map[string]any{
 			"resourceVersion": node.ResourceVersion, "annotations": map[string]any{key: value},
 		}})
-		if err != nil {
-			return "", fmt.Errorf("changing node %s: %w", name, err)
-		}
-		_, err = c.kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, data,
+		_, err = c.kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch),
 			metav1.PatchOptions{FieldManager: fieldManager})
-		switch {
-		case err == nil:
-			return said, nil
-		case !apierrors.IsConflict(err) || try == attempts:
-			return "", fmt.Errorf("changing node %s: %w", name, err)
+		if err != nil {
+			return fmt.Errorf("changing node %s: %w", name, err)
 		}
-	}
+		return nil
+	})
+	return said, err
 }

@@ -4,7 +4,6 @@ package refit
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
@@ -47,12 +48,8 @@ func (c *Cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch 
 	if ch.paused != nil {
 		patch["spec"] = map[string]any{"paused": *ch.paused}
 	}
-	data, err := json.Marshal(patch)
-	if err != nil {
-		return fmt.Errorf("changing MachineConfigPool %s: %w", pool.Name, err)
-	}
-	_, err = c.refit.MachineconfigurationV1().MachineConfigPools().Patch(ctx, pool.Name, types.MergePatchType, data,
-		metav1.PatchOptions{FieldManager: fieldManager})
+	_, err := c.refit.MachineconfigurationV1().MachineConfigPools().Patch(ctx, pool.Name, types.MergePatchType,
+		[]byte(api.Encode(patch)), metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
 		return fmt.Errorf("changing MachineConfigPool %s: %w", pool.Name, err)
 	}
@@ -79,31 +76,32 @@ func (c *Cluster) tell(ctx context.Context, pool *mcfgv1.MachineConfigPool, e ev
 	}
 }
 
-// attempts is how often a change is made again because the pool had changed in between. During a rollout the
-// controllers change pools often.
-const attempts = 10
+// meanwhile is how often, and after what, a change is made again because its object had changed in between. During a
+// rollout the controllers change pools, nodes and streams often.
+var meanwhile = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 0.1}
 
 // changePool reads a pool, lets decide choose the change and the message, and changes the pool.
 func (c *Cluster) changePool(ctx context.Context, name string,
 	decide func(*mcfgv1.MachineConfigPool) (*change, string, error),
-) (string, error) {
-	for try := 1; ; try++ {
+) (said string, err error) {
+	err = retry.RetryOnConflict(meanwhile, func() error {
 		pool, err := c.pool(ctx, name)
 		if err != nil {
-			return "", err
+			return err
 		}
-		ch, said, err := decide(pool)
-		if err != nil || ch == nil {
-			return said, err
+		var ch *change
+		if ch, said, err = decide(pool); err != nil || ch == nil {
+			return err
 		}
-		err = c.apply(ctx, pool, *ch)
-		if err == nil && ch.event != nil {
+		if err := c.apply(ctx, pool, *ch); err != nil {
+			return err
+		}
+		if ch.event != nil {
 			c.tell(ctx, pool, *ch.event)
 		}
-		if err == nil || !apierrors.IsConflict(err) || try == attempts {
-			return said, err
-		}
-	}
+		return nil
+	})
+	return said, err
 }
 
 // Pause stops the pool from telling further nodes to change their configuration. Like all changes of a pool it returns

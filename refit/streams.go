@@ -5,7 +5,6 @@ package refit
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/message"
@@ -222,18 +222,6 @@ func (s *streamDocument) writeText(w io.Writer, now time.Time) error {
 
 // ApproveRelease lets a stream choose a release. why is for the record.
 func (c *Cluster) ApproveRelease(ctx context.Context, stream, version, why string) (said string, err error) {
-	s := &api.OSStream{}
-	if err := c.own.Get().Resource(streamResource).Name(stream).Do(ctx).Into(s); err != nil {
-		return "", fmt.Errorf("reading OSStream %s: %w", stream, err)
-	}
-	var have []string
-	for _, r := range s.Status.Releases {
-		have = append(have, r.Version)
-	}
-	if !slices.Contains(have, version) {
-		return "", fmt.Errorf("OSStream %s offers no release %s, but %s", stream, version,
-			cmp.Or(strings.Join(have, ", "), "none yet"))
-	}
 	who, err := c.whoami(ctx)
 	if err != nil {
 		return "", err
@@ -241,16 +229,34 @@ func (c *Cluster) ApproveRelease(ctx context.Context, stream, version, why strin
 	approval := api.StreamApproval{
 		Version: version, By: who, Why: message.OneLine(why), Since: rollout.Now().UTC().Truncate(time.Second),
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": s.ResourceVersion, "annotations": map[string]any{api.StreamApprovedKey: api.Encode(approval)},
-	}})
+	err = retry.RetryOnConflict(meanwhile, func() error { return c.approveRelease(ctx, stream, approval) })
 	if err != nil {
-		return "", fmt.Errorf("changing OSStream %s: %w", stream, err)
-	}
-	err = c.own.Patch(types.MergePatchType).Resource(streamResource).Name(stream).
-		Param("fieldManager", fieldManager).Body(patch).Do(ctx).Error()
-	if err != nil {
-		return "", fmt.Errorf("changing OSStream %s: %w", stream, err)
+		return "", err
 	}
 	return fmt.Sprintf("stream %s: approved %s", stream, version), nil
+}
+
+// approveRelease writes an approval of a release that the stream offers.
+func (c *Cluster) approveRelease(ctx context.Context, stream string, approval api.StreamApproval) error {
+	s := &api.OSStream{}
+	if err := c.own.Get().Resource(streamResource).Name(stream).Do(ctx).Into(s); err != nil {
+		return fmt.Errorf("reading OSStream %s: %w", stream, err)
+	}
+	var have []string
+	for _, r := range s.Status.Releases {
+		have = append(have, r.Version)
+	}
+	if !slices.Contains(have, approval.Version) {
+		return fmt.Errorf("OSStream %s offers no release %s, but %s", stream, approval.Version,
+			cmp.Or(strings.Join(have, ", "), "none yet"))
+	}
+	patch := api.Encode(map[string]any{"metadata": map[string]any{
+		"resourceVersion": s.ResourceVersion, "annotations": map[string]any{api.StreamApprovedKey: api.Encode(approval)},
+	}})
+	err := c.own.Patch(types.MergePatchType).Resource(streamResource).Name(stream).
+		Param("fieldManager", fieldManager).Body([]byte(patch)).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("changing OSStream %s: %w", stream, err)
+	}
+	return nil
 }
