@@ -42,9 +42,6 @@ func TestAfterARestoreOfEtcdANodeGoesWhereItsNodeSays(t *testing.T) {
 	if err := c.Restore(back.ctx(), backup); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.StartAPI(back.ctx()); err != nil {
-		t.Fatal(err)
-	}
 	configs := c.MachineConfigs.MachineconfigurationV1().MachineConfigs()
 	for _, n := range []*node{back, stays} {
 		if a, err := api.ReadNode(n.get()); err != nil || a.Desired != n.a || n.host.Committed() != b[n] {

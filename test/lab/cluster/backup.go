@@ -26,10 +26,12 @@ func (c *Cluster) Backup(ctx context.Context, dir string) error {
 	return c.StartAPI(ctx)
 }
 
-// Restore has etcd begin again with the data of a backup. What was written since is lost. The API server stays down, so
-// that the caller decides who reaches it first: see StartAPI.
+// Restore has etcd begin again with the data of a backup. What was written since is lost. All programs of the cluster
+// start anew, as docs/upgrade.md asks where the revision is not bumped. A kube-controller-manager that ran on would write
+// whole Nodes of before: their resourceVersions come up again.
 func (c *Cluster) Restore(ctx context.Context, dir string) error {
 	c.StopAPI()
+	c.stopPrograms()
 	c.etcd.Kill()
 	if err := lab.RemoveTree(c.path(etcdData)); err != nil {
 		return err
@@ -37,5 +39,11 @@ func (c *Cluster) Restore(ctx context.Context, dir string) error {
 	if err := os.CopyFS(c.path(etcdData), os.DirFS(dir)); err != nil {
 		return fmt.Errorf("restoring etcd: %w", err)
 	}
-	return c.startEtcd(ctx)
+	if err := c.startEtcd(ctx); err != nil {
+		return err
+	}
+	if err := c.StartAPI(ctx); err != nil {
+		return err
+	}
+	return startAll(ctx, c.programs())
 }

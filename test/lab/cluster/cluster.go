@@ -136,20 +136,32 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.StartAPI(ctx); err != nil {
 		return err
 	}
-	var waits []func() error
-	for _, part := range []struct {
-		wanted bool
-		start  func(context.Context) (wait func() error, err error)
-	}{
+	return startAll(ctx, append(c.programs(), part{!c.options.NoCRDs, c.installCRDs}))
+}
+
+// part is a part of a cluster that needs the API server.
+type part struct {
+	wanted bool
+	start  func(context.Context) (wait func() error, err error)
+}
+
+// programs are the programs beside the API server and etcd. They are clients of the API server.
+func (c *Cluster) programs() []part {
+	return []part{
 		{c.options.Controllers, c.startControllers},
 		{c.options.Scheduler, c.startScheduler},
 		{c.options.Kwok, c.startKwok},
-		{!c.options.NoCRDs, c.installCRDs},
-	} {
-		if !part.wanted {
+	}
+}
+
+// startAll starts the wanted parts, and waits until all of them are ready.
+func startAll(ctx context.Context, parts []part) error {
+	var waits []func() error
+	for _, p := range parts {
+		if !p.wanted {
 			continue
 		}
-		wait, err := part.start(ctx)
+		wait, err := p.start(ctx)
 		if err != nil {
 			return err
 		}
@@ -318,13 +330,17 @@ func (c *Cluster) startKwok(ctx context.Context) (wait func() error, err error) 
 	return func() error { return nil }, nil
 }
 
-// Stop ends everything, and removes what Start has made by itself. Hosts that have joined stay as they are.
-func (c *Cluster) Stop() error {
-	c.StopAPI()
+func (c *Cluster) stopPrograms() {
 	for _, p := range slices.Backward(c.others) {
 		p.Kill()
 	}
 	c.others = nil
+}
+
+// Stop ends everything, and removes what Start has made by itself. Hosts that have joined stay as they are.
+func (c *Cluster) Stop() error {
+	c.StopAPI()
+	c.stopPrograms()
 	if c.etcd != nil {
 		c.etcd.Kill()
 		c.etcd = nil
