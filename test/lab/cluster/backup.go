@@ -27,8 +27,8 @@ func (c *Cluster) Backup(ctx context.Context, dir string) error {
 }
 
 // Restore has etcd begin again with the data of a backup. What was written since is lost. All programs of the cluster
-// start anew, as docs/upgrade.md asks where the revision is not bumped. A kube-controller-manager that ran on would write
-// whole Nodes of before: their resourceVersions come up again.
+// start anew, as docs/upgrade.md asks where the revision is not bumped. A kube-controller-manager that ran on would
+// write whole Nodes of before: their resourceVersions come up again.
 func (c *Cluster) Restore(ctx context.Context, dir string) error {
 	c.StopAPI()
 	c.stopPrograms()
