@@ -398,3 +398,60 @@ func TestSettingsOfGRUBAreChangedInOneAssignment(t *testing.T) {
 		}
 	}
 }
+
+// Emptying the journal waits for the disk, and may take a freeze of the file system.
+func TestTheJournalIsEmptiedTwiceForAllFiles(t *testing.T) {
+	for name, host := range map[string]map[string]string{"entries": fedora, "generated": debian} {
+		l := found(made(t, host))
+		emptied := 0
+		l.checkpoint = func(string) error { emptied++; return nil }
+		change := prepared(t, l, Arguments{Append: arguments.Append, Owned: arguments.Owned, Wanted: arguments.Wanted})
+		if err := l.Write(t.Context(), change, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if emptied != 2 {
+			t.Errorf("%s: emptied %d times", name, emptied)
+		}
+	}
+}
+
+func TestAFileThatCannotBeRenamedEndsTheWork(t *testing.T) {
+	root := made(t, fedora)
+	l := found(root)
+	emptied := 0
+	l.checkpoint = func(dir string) error {
+		emptied++
+		staged, err := filepath.Glob(filepath.Join(root.Path(), dir, between+"*-next"))
+		for _, name := range staged {
+			err = errors.Join(err, os.Remove(name))
+		}
+		return err
+	}
+	change := prepared(t, l, Arguments{Append: arguments.Append, Owned: arguments.Owned, Wanted: arguments.Wanted})
+	if err := l.Write(t.Context(), change, false, nil); !errors.Is(err, unix.ENOENT) || emptied != 1 {
+		t.Errorf("%v; the journal was emptied %d times", err, emptied)
+	}
+}
+
+// Forget removes what the boot loader sees until the journal is emptied.
+func TestARepeatedWriteEmptiesTheJournalAfterAKill(t *testing.T) {
+	l := found(made(t, fedora))
+	change := prepared(t, l, Arguments{Append: arguments.Append, Owned: arguments.Owned, Wanted: arguments.Wanted})
+	cut, killed, emptied := errors.New("killed"), false, 0
+	l.checkpoint = func(string) error {
+		written, _, err := l.State(change, false)
+		if written && !killed {
+			killed = true
+			return cut
+		}
+		emptied++
+		return err
+	}
+	if err := l.Write(t.Context(), change, false, nil); !errors.Is(err, cut) {
+		t.Fatalf("not killed after the last rename: %v", err)
+	}
+	emptied = 0
+	if err := l.Write(t.Context(), change, false, nil); err != nil || emptied != 1 {
+		t.Errorf("%v; the journal was emptied %d times", err, emptied)
+	}
+}

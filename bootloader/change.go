@@ -390,7 +390,7 @@ func (c *change) turn(f file, found []byte, old bool) (*write, error) {
 }
 
 // Write brings the boot loader's files to one side of a change: with old to the one before it. Each file is written
-// beside its place and renamed. before is called before each file, and its error ends the work. Write can be repeated
+// beside its place and renamed. before is called before each rename, and its error ends the work. Write can be repeated
 // after a cut at any point, on either side.
 func (l *Loader) Write(ctx context.Context, data []byte, old bool, before func(path string) error) error {
 	c, err := decode(data)
@@ -401,28 +401,73 @@ func (l *Loader) Write(ctx context.Context, data []byte, old bool, before func(p
 	if err != nil {
 		return fmt.Errorf("reading the boot loader's files: %w", err)
 	}
-	for _, w := range todo {
+	together := max(1, len(todo))
+	if c.Generator != "" {
+		together = 1 // the generator reads the settings at their place
+	}
+	touched := slices.Clone(c.Files)
+	for batch := range slices.Chunk(todo, together) {
+		if err := l.replace(ctx, c, batch, old, before); err != nil {
+			return err
+		}
+		for _, w := range batch {
+			touched = append(touched, w.file)
+		}
+	}
+	// Without anything to do, too: a run that was killed may have ended between its renames and here.
+	return writing(l.settle(ctx, touched))
+}
+
+func writing(err error) error {
+	if err != nil {
+		return fmt.Errorf("writing the boot loader's files: %w", err)
+	}
+	return nil
+}
+
+// replace replaces files. A boot loader reads a disk without its journal: it does not see what the journal alone has,
+// and of what the kernel then writes to its place a power cut leaves any part. So the new files have all of themselves
+// in their places before the first rename. A replaced file is kept under another name until Forget, and stays whole for
+// a boot loader that still sees the old directory.
+func (l *Loader) replace(ctx context.Context, c *change, batch []write, old bool, before func(string) error) error {
+	var next []file
+	for i := range batch {
+		if batch[i].generate {
+			text, err := l.generate(ctx, c.Generator)
+			if err != nil {
+				return fmt.Errorf("making %s by %s: %w", batch[i].Path, c.Generator, err)
+			}
+			batch[i].data = text
+		}
+		if err := l.stage(batch[i], old); err != nil {
+			return writing(err)
+		}
+		next = append(next, batch[i].file)
+	}
+	if err := l.settle(ctx, next); err != nil {
+		return writing(err)
+	}
+	for _, w := range batch {
 		if before != nil {
 			if err := before(w.Path); err != nil {
 				return err
 			}
 		}
-		if w.generate {
-			limited, cancel := context.WithTimeout(ctx, generating)
-			w.data, err = l.run(limited, c.Generator)
-			cancel()
-			if err == nil && grubLine(string(w.data)) == nil {
-				err = errors.New("it printed no entry that boots Linux")
-			}
-			if err != nil {
-				return fmt.Errorf("making %s by %s: %w", w.Path, c.Generator, err)
-			}
-		}
-		if err := l.put(ctx, w, old); err != nil {
-			return fmt.Errorf("writing the boot loader's files: %w", err)
+		if err := l.rename(w); err != nil {
+			return writing(err)
 		}
 	}
 	return nil
+}
+
+func (l *Loader) generate(ctx context.Context, generator string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, generating)
+	defer cancel()
+	text, err := l.run(ctx, generator)
+	if err == nil && grubLine(string(text)) == nil {
+		err = errors.New("it printed no entry that boots Linux")
+	}
+	return text, err
 }
 
 // State reports whether the files are on that side, and whether this boot is.
@@ -445,17 +490,18 @@ func (l *Loader) State(data []byte, old bool) (written, booted bool, err error) 
 // between is how the names begin of what lies beside the boot loader's files. No boot loader reads such a name.
 const between = files.StagePrefix + "boot-"
 
-// put replaces one file. A boot loader reads a disk without its journal: it does not see what the journal alone has,
-// and of what the kernel then writes to its place a power cut leaves any part. So the new file has all of itself in its
-// place before the rename. The replaced one is kept under another name until Forget, and stays whole for a boot loader
-// that still sees the old directory. The other side links the kept file in again, which needs no room on a full disk.
-func (l *Loader) put(ctx context.Context, w write, old bool) error {
+// staged is the name of the new file beside the one that is at a path, until the rename.
+func staged(at string) string { return between + path.Base(at) + "-next" }
+
+// stage makes the new file beside the old one, and keeps the old one under a second name. The other side links the kept
+// file in again, which needs no room on a full disk.
+func (l *Loader) stage(w write, old bool) error {
 	at, err := l.root.Resolve(w.Path)
 	if err != nil {
 		return err
 	}
 	dir, base := path.Dir(at), path.Base(at)
-	next, keep, kept := between+base+"-next", between+base+"-before-new", between+base+"-before-old"
+	keep, kept := between+base+"-before-new", between+base+"-before-old"
 	if old {
 		keep, kept = kept, keep
 	}
@@ -463,7 +509,7 @@ func (l *Loader) put(ctx context.Context, w write, old bool) error {
 		return err
 	}
 	if w.data != nil {
-		if err := l.beside(at, next, kept, w.data); err != nil {
+		if err := l.beside(at, kept, w.data); err != nil {
 			return err
 		}
 	}
@@ -471,15 +517,25 @@ func (l *Loader) put(ctx context.Context, w write, old bool) error {
 		return err
 	}
 	_ = l.root.Link(at, dir, keep) // a new file has none before it; a file system without links keeps no journal either
-	if err := l.settle(ctx, w.Role, dir); err != nil {
+	return nil
+}
+
+// rename puts the new file in the place of the old one.
+func (l *Loader) rename(w write) error {
+	at, err := l.root.Resolve(w.Path)
+	if err != nil {
 		return err
 	}
+	dir := path.Dir(at)
 	if w.data == nil {
 		err = l.root.Remove(at)
 	} else {
-		err = l.root.Replace(dir, next, at)
+		err = l.root.Replace(dir, staged(at), at)
 	}
-	return errors.Join(err, l.root.Fsync(dir), l.settle(ctx, w.Role, dir))
+	if err != nil {
+		return err
+	}
+	return l.root.Fsync(dir)
 }
 
 // refreeze freezes the file system of "$1" for a moment, which empties its journal. Between the two only SIGKILL ends
@@ -491,21 +547,35 @@ for pause in 1 1 2 3 5 8 10; do
 done
 exit 1`
 
-// settle empties the journal of the file system of a directory, where the boot loader reads files of that role.
-func (l *Loader) settle(ctx context.Context, r role, dir string) error {
-	if r != roleGenerated && r != roleEntry {
-		return nil
+// settle empties the journal of each directory's file system in which the boot loader reads one of the files.
+func (l *Loader) settle(ctx context.Context, all []file) error {
+	var dirs []string
+	for _, f := range all {
+		if f.Role != roleGenerated && f.Role != roleEntry {
+			continue
+		}
+		at, err := l.root.Resolve(f.Path)
+		if err != nil {
+			return err
+		}
+		dirs = append(dirs, path.Dir(at))
 	}
-	err := l.checkpoint(dir)
-	if errors.Is(err, errors.ErrUnsupported) {
-		_, err = l.run(context.WithoutCancel(ctx), "sh", "-c", refreeze, "sh", filepath.Join(l.root.Path(), dir))
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
+		err := l.checkpoint(dir)
+		if errors.Is(err, errors.ErrUnsupported) {
+			_, err = l.run(context.WithoutCancel(ctx), "sh", "-c", refreeze, "sh", filepath.Join(l.root.Path(), dir))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
-// beside makes contents durable under the name next beside the file that they are for, whose owner and mode they get.
-func (l *Loader) beside(at, next, kept string, data []byte) error {
-	dir := path.Dir(at)
+// beside makes contents durable beside the file that they are for, whose owner and mode they get.
+func (l *Loader) beside(at, kept string, data []byte) error {
+	dir, next := path.Dir(at), staged(at)
 	if err := l.root.Remove(path.Join(dir, next)); err != nil {
 		return err
 	}
@@ -513,7 +583,7 @@ func (l *Loader) beside(at, next, kept string, data []byte) error {
 	if err == nil && same(was, data) {
 		err = l.root.Link(path.Join(dir, kept), dir, next)
 	} else {
-		err = l.stage(at, next, data)
+		err = l.create(at, next, data)
 	}
 	if err != nil {
 		return err
@@ -521,7 +591,7 @@ func (l *Loader) beside(at, next, kept string, data []byte) error {
 	return l.root.Fsync(path.Join(dir, next))
 }
 
-func (l *Loader) stage(at, name string, data []byte) error {
+func (l *Loader) create(at, name string, data []byte) error {
 	node, err := l.root.Inspect(at)
 	if err != nil {
 		return err
