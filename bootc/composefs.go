@@ -3,11 +3,10 @@
 package bootc
 
 import (
-	"crypto/sha256"
-	"crypto/sha512"
 	"path/filepath"
 	"strings"
 
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 )
 
@@ -20,19 +19,16 @@ const (
 	composefsUKI Composefs = "uki" // one signed file has them: the image is sealed
 )
 
-func isDigest(text string) bool {
-	return (len(text) == sha256.Size*2 || len(text) == sha512.Size*2) && strings.Trim(text, "0123456789abcdef") == ""
-}
-
 // FindComposefs finds out how a host boots that ostree has not booted. read and exists are for the host's files.
 func FindComposefs(read func(path string) ([]byte, error), exists func(path string) bool) Composefs {
 	line, _ := read("/proc/cmdline") // without it nothing can be told from it
 	digest := ""
 	for _, argument := range ostree.SplitArguments(string(line)) {
 		value, ok := strings.CutPrefix(argument, "composefs=")
-		// The root is named by a digest; a question mark says that the root is not verified.
-		if name := strings.TrimPrefix(value, "?"); ok && isDigest(name) {
-			digest = name
+		// The value is the digest of the root. A question mark before the digest says that nothing verifies the root.
+		sum := strings.TrimPrefix(value, "?")
+		if ok && (osimage.IsDigest("sha256:"+sum) || osimage.IsDigest("sha512:"+sum)) {
+			digest = sum
 		}
 	}
 	if digest == "" && !exists("/run/composefs") {

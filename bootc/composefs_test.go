@@ -19,6 +19,9 @@ func TestTheComposefsBackEndIsRecognised(t *testing.T) {
 	}{
 		{"nothing", map[string]string{"/proc/cmdline": "root=LABEL=root rw"}, ""},
 		{"another argument", map[string]string{"/proc/cmdline": "composefs=no x.composefs=" + digest}, ""},
+		{"no digest", map[string]string{"/proc/cmdline": "composefs=" + digest[1:] + " composefs=sha512:" + digest + " composefs=" +
+			strings.ToUpper(digest)}, ""},
+		{"a digest of sha256", map[string]string{"/proc/cmdline": "composefs=" + digest[:64]}, composefsBLS},
 		{"an entry", map[string]string{"/proc/cmdline": "rw composefs=" + digest, at: "[origin]\nx=y\n[boot]\nboot_type=bls\n"}, composefsBLS},
 		{"a sealed image", map[string]string{"/proc/cmdline": "composefs=?" + digest + " rw\n", at: "[boot]\nboot_type = Uki\n"}, composefsUKI},
 		{"a sealed image whose notes can't be read", map[string]string{"/proc/cmdline": "composefs=" + digest, stub: "x"}, composefsUKI},

@@ -108,8 +108,7 @@ func oneLayer(ctx context.Context, client *http.Client, at, digest string, index
 			len(found.Layers))}
 	}
 	layer := found.Layers[0].Digest
-	if sum, is := strings.CutPrefix(layer, "sha256:"); !is || len(sum) != hex.EncodedLen(sha256.Size) ||
-		strings.Trim(sum, "0123456789abcdef") != "" {
+	if !strings.HasPrefix(layer, "sha256:") || !osimage.IsDigest(layer) {
 		return "", failure{ostree.Invalid, errors.New("the digest of the layer in the manifest is not one of sha256")}
 	}
 	return layer, nil
