@@ -49,23 +49,15 @@ func (h *Host) fetch(ctx context.Context, verb string, cfg *machineconfig.Config
 	if len(contents.Lacking(cfg)) == 0 {
 		return cfg, nil
 	}
-	if verb == agent.StageVerb.Name {
-		if release, busy := h.lockFile(ctx, hostLock, verb, "is at work", 0); busy == nil {
-			err := h.sweep(cfg)
-			release()
-			if err != nil {
-				return cfg, err
-			}
-		}
-	} else {
+	if verb != agent.StageVerb.Name {
 		release, err := h.lockStaging(ctx, verb, settling)
 		if err != nil {
 			return cfg, err
 		}
 		defer release()
-		if err := h.sweep(cfg); err != nil {
-			return cfg, err
-		}
+	}
+	if err := h.sweep(ctx, verb, cfg); err != nil {
+		return cfg, err
 	}
 	done := h.pull("contents of " + cfg.Name)
 	defer done()
@@ -77,8 +69,16 @@ func (h *Host) fetch(ctx context.Context, verb string, cfg *machineconfig.Config
 	return h.contents.Fill(cfg), err
 }
 
-// sweep removes the contents that neither the host's configurations nor next have.
-func (h *Host) sweep(next *machineconfig.Config) error {
+// sweep removes the contents that neither the host's configurations nor next have. stage removes none while the host is
+// at work.
+func (h *Host) sweep(ctx context.Context, verb string, next *machineconfig.Config) error {
+	if verb == agent.StageVerb.Name {
+		release, busy := h.lockFile(ctx, hostLock, verb, "is at work", 0)
+		if busy != nil {
+			return nil
+		}
+		defer release()
+	}
 	r, err := h.store().Load()
 	if err != nil || !h.exists(contents.Dir) {
 		return err

@@ -406,7 +406,7 @@ func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
 		err = errors.Join(h.unstage(ctx, r.Committed.Digest), h.plain.Cleanup(ctx))
 	}
 	if release, busy := h.lockStaging(ctx, "settle", 0); busy == nil { // a running stage sweeps by itself
-		err = errors.Join(err, h.sweep(nil))
+		err = errors.Join(err, h.sweep(ctx, "settle", nil))
 		release()
 	}
 	if err != nil {
