@@ -67,7 +67,7 @@ func TestNodeStagesAheadServesOnAndPullsNothingWhenItGoes(t *testing.T) {
 	}
 
 	// Another head, and another boot, find it as it is.
-	n.restart()
+	n.restartAndLook()
 	n.waitState(api.Done, n.a)
 	time.Sleep(time.Second) //nolint:forbidigo // that nothing happens has no condition to wait for
 	n.waitStaged(b, osX)

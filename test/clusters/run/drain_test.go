@@ -36,8 +36,7 @@ func TestADrainAtItsLimitIsHeldAndTheNodeServes(t *testing.T) {
 	n.until("an event says so", func() bool { return len(n.eventsOf("DrainHeld")) == 1 })
 
 	// Another head goes on with the same hold.
-	n.restart()
-	n.until("it has looked", func() bool { return n.host.Counts()[fakehost.Status] > 0 })
+	n.restartAndLook()
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		o := n.get()
 		says, _ := api.ReadNode(o)

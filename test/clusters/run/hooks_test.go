@@ -78,8 +78,9 @@ func TestAHookHoldsAnUpdateWhileTheNodeServes(t *testing.T) {
 	}
 
 	// Another head says the same, and nothing twice; and it asks again.
-	n.restart()
+	n.kill()
 	asked := n.host.Counts()[fakehost.Ask]
+	n.start()
 	n.until("it is asked again", func() bool { return n.host.Counts()[fakehost.Ask] > asked })
 	if c := n.host.Counts(); c[fakehost.Apply] != 0 || len(n.eventsOf("UpdateHeldByHook")) != 1 {
 		t.Errorf("%v, events %q", c, n.eventsOf("UpdateHeldByHook"))

@@ -36,6 +36,9 @@ import (
 // soon is what a test waits at most for anything: much longer than it takes, on a machine that does other things too.
 const soon = 40 * time.Second
 
+// unhurried is how long a head may take on such a machine for what it has to do at once.
+const unhurried = 15 * time.Second
+
 // suite has the control plane that the tests share: nodes are a test's own.
 var suite = cluster.Suite{Options: cluster.Options{Controllers: true, Kwok: true, Audit: true}}
 
@@ -195,6 +198,31 @@ func (n *node) kill() time.Duration {
 func (n *node) restart() {
 	n.kill()
 	n.start()
+}
+
+// restartAndLook has another head look at the host.
+func (n *node) restartAndLook() {
+	n.t.Helper()
+	n.kill()
+	before := n.host.Counts()[fakehost.Status]
+	n.start()
+	n.until("the new head has looked", func() bool { return n.host.Counts()[fakehost.Status] > before })
+}
+
+// keeps holds the host in an operation until the returned function is called.
+func (n *node) keeps(operation string) (goOn func()) {
+	on := make(chan struct{})
+	n.host.Change(func(s *fakehost.Script) {
+		s.Fault = func(begun, _ string) error {
+			if begun == operation {
+				<-on
+			}
+			return nil
+		}
+	})
+	goOn = sync.OnceFunc(func() { close(on) })
+	n.t.Cleanup(goOn)
+	return goOn
 }
 
 // render makes a rendered configuration with a file of these contents, and stores it.

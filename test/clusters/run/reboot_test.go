@@ -54,7 +54,7 @@ func TestOrderedRebootIsCarriedOutOnceWithDrainAndVerdict(t *testing.T) {
 	n.waitEvent("Rebooted", "libc6 was upgraded")
 
 	// Another head finds the order carried out.
-	n.restart()
+	n.restartAndLook()
 	n.waitState(api.Done, n.a)
 	time.Sleep(time.Second) //nolint:forbidigo // that nothing happens has no condition to wait for
 	if got := n.host.Counts(); got[fakehost.Reboot] != 1 || n.host.Boots() != 1 || got[fakehost.Ask] != 1 {

@@ -98,6 +98,7 @@ func TestNodeIsDoneWhateverCanNotBeLetGoOf(t *testing.T) {
 	n.until("it stages", func() bool { return n.host.Staged() != "" })
 	n.desire(n.a)
 	n.until("it was tried", func() bool { return n.host.Counts()[fakehost.Unstage] == 1 })
+	n.waitState(api.Done, n.a)
 	time.Sleep(3 * time.Second) //nolint:forbidigo // that nothing happens has no condition to wait for
 	if read, err := api.ReadNode(n.get()); err != nil || read.State != api.Done || n.host.Counts()[fakehost.Unstage] != 1 {
 		t.Errorf("state %q, operations %v, %v", read.State, n.host.Counts(), err)

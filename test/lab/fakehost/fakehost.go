@@ -642,6 +642,13 @@ func (h *Host) NodeHeld(_ context.Context, held bool, why string) error {
 	return nil
 }
 
+// Taken returns why the node is not held, in the latest report to an apply; empty: the node is held.
+func (h *Host) Taken() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.taken
+}
+
 // Changed delivers when the record may have changed.
 func (h *Host) Changed() <-chan struct{} { return h.changed }
 
