@@ -153,6 +153,6 @@ func (h *Host) encapsulated(from string) (cfg *machineconfig.Config, arguments [
 		return nil, nil, err
 	}
 	delete(mc.Annotations, api.LeftArguments)
-	cfg, err = machineconfig.Parse(mc)
+	cfg, err = machineconfig.Parse(machineconfig.WithoutValues(mc))
 	return cfg, arguments, err
 }

@@ -41,7 +41,7 @@ func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc hooks.Document
 		return err
 	}
 	digest := ""
-	if s, err := h.staged(); err == nil && s != nil && (to == "" || machineconfig.NamedBy(to, s.Digest)) {
+	if s, err := h.staged(); err == nil && s != nil && (to == "" || machineconfig.NamedBy(to, cmp.Or(s.Template, s.Digest))) {
 		digest = s.Digest
 	}
 	return h.askBeforeDrain(ctx, r, to, digest, doc)

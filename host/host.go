@@ -381,8 +381,7 @@ func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error
 	}
 	if cfg.Former == rev.Digest {
 		cfg.Digest = rev.Digest
-	}
-	if cfg.Digest != rev.Digest {
+	} else if cfg.Digest != rev.Digest {
 		return nil, missing(fmt.Errorf("the digest of the copy is %s", cfg.Digest))
 	}
 	return cfg, nil

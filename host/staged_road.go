@@ -99,8 +99,8 @@ func (h *Host) staging(a *attempt) transaction.Staged {
 // stageDeployment composes again, from content on the disk as far as possible, and judges another OS again.
 func (h *Host) stageDeployment(ctx context.Context, a *attempt) (ostree.Deployment, error) {
 	u, res := a.update, a.result
-	kept := staged{Digest: u.cfg.Digest, Booted: u.booted.ID, Composed: osimage.Composed{Checksum: u.request.Checksum},
-		Layers: u.Revision.Layers}
+	kept := staged{Digest: u.cfg.Digest, Template: u.cfg.Template, Booted: u.booted.ID,
+		Composed: osimage.Composed{Checksum: u.request.Checksum}, Layers: u.Revision.Layers}
 	if u.want == nil {
 		// The record lets a later unstage find the deployment if the update is dropped.
 		if err := h.keepStaged(kept); err != nil {

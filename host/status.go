@@ -191,7 +191,7 @@ func (h *Host) stagedDigest() (config, os string) {
 	case err != nil || s.Digest == "":
 		return "unknown", ""
 	}
-	return s.Digest, osDigest(s.Composed)
+	return cmp.Or(s.Template, s.Digest), osDigest(s.Composed)
 }
 
 func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Record) {

@@ -177,7 +177,8 @@ const StagedPath = transaction.StateDir + "/staged.json"
 // staged is what was composed for the configuration with that digest; Composed is empty while the composition runs. By
 // the time of the apply a ref may name another commit, and the remote may be away: neither must affect a drained node.
 type staged struct {
-	Digest string `json:"digest"`
+	Digest   string `json:"digest"`
+	Template string `json:"template,omitempty"` // the digest without the node's values, where there are some
 	// Booted is the deployment that the OS was composed from: on another deployment the OS would take back what has
 	// changed since.
 	Booted string `json:"booted"`
@@ -327,7 +328,7 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 		return osimage.Composed{}, err
 	}
 	// If the update is dropped, unstage must find what an interrupted composition leaves.
-	keep := staged{Digest: cfg.Digest, Booted: booted, System: want.System}
+	keep := staged{Digest: cfg.Digest, Template: cfg.Template, Booted: booted, System: want.System}
 	if len(a.wishing) > 0 {
 		keep.Line = &a.line
 	}

@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/values"
 )
 
 // Kernel types that a configuration can ask for. The empty string in a document means KernelDefault.
@@ -31,6 +33,10 @@ type Config struct {
 	// Former is the digest that older versions gave to a configuration with a file without contents. They took such a file
 	// for an empty file. Former is "" for other configurations.
 	Former string
+	// Placeholders are the values of a node that the configuration names. They are empty where a node's values are in it.
+	Placeholders []values.Placeholder
+	// Template is the Digest of the configuration without the values of a node, where it has such values; else "".
+	Template string
 	// Object is the document itself, as it is stored on the host and in the cluster.
 	Object *mcfgv1.MachineConfig
 
@@ -52,6 +58,9 @@ type Config struct {
 	// that a plan has for the field: storage.disks, storage.filesystems, storage.raid, storage.luks, passwd.groups,
 	// kernelArguments. A field that is absent or empty in the document is not in the map.
 	Provision map[string]json.RawMessage
+
+	// places are the texts that name values of a node, sorted; see places.
+	places []string
 }
 
 // Owner is a user and a group, each by id or by name as in the document. nil and "" mean root.

@@ -82,6 +82,9 @@ func digest(c *Config, firstBoot []byte, former bool) string {
 	}
 	d.object(c.Provision)
 	d.bytes(firstBoot)
+	if len(c.places) > 0 { // the same text without values is another configuration
+		d.list(c.places)
+	}
 	return hex.EncodeToString(d.hash.Sum(nil))
 }
 

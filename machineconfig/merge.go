@@ -299,7 +299,7 @@ func culprits(parts []*parsed) []*Document {
 func merge(parts []*parsed) *parsed {
 	a := accumulator{
 		files: map[string]types.File{}, dirs: map[string]types.Directory{}, links: map[string]types.Link{},
-		units: map[string]types.Unit{}, users: map[string]types.PasswdUser{}, contents: contents{},
+		units: map[string]types.Unit{}, users: map[string]types.PasswdUser{}, contents: contents{}, places: places{},
 	}
 	for _, p := range parts {
 		a.add(p)
@@ -326,6 +326,7 @@ type accumulator struct {
 	users    map[string]types.PasswdUser
 	rest     types.Config
 	contents contents
+	places   places
 }
 
 // generatedBy is the annotation of a MachineConfig that a controller made.
@@ -369,6 +370,7 @@ func (a *accumulator) add(p *parsed) {
 	a.spec.Extensions = append(a.spec.Extensions, p.spec.Extensions...)
 	a.minor = max(a.minor, p.minor)
 	maps.Copy(a.contents, p.contents)
+	a.places.over(p)
 
 	var m meeting
 	a.addStorage(&p.cfg.Storage, &m)
@@ -480,7 +482,8 @@ func (a *accumulator) take(m *meeting) {
 
 // result returns the merged configuration in canonical order.
 func (a *accumulator) result() *parsed {
-	p := &parsed{doc: &Document{Object: newObject("")}, spec: a.spec, minor: a.minor, cfg: a.rest, contents: a.contents}
+	p := &parsed{doc: &Document{Object: newObject("")}, spec: a.spec, minor: a.minor, cfg: a.rest, contents: a.contents,
+		places: a.places}
 	defaults := a.base
 	if a.release != "" { // the default's extensions are of another OS
 		defaults = mcfgv1.MachineConfigSpec{OSImageURL: a.release}
@@ -566,5 +569,6 @@ func (p *parsed) object(name string) (*mcfgv1.MachineConfig, error) {
 	mc := newObject(name)
 	mc.Spec = p.spec
 	mc.Spec.Config.Raw = raw
+	p.places.note(mc)
 	return mc, nil
 }

@@ -55,11 +55,11 @@ func parseExisting(mc *mcfgv1.MachineConfig, parse ignitionParser) (*Config, err
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.config()
+	c, err := s.made()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.doc, err)
 	}
-	c.Name, c.Object = mc.Name, mc
+	c.Object = mc
 	if c.Former != "" && NamedBy(c.Name, c.Former) {
 		c.Digest = c.Former // such a version rendered it, and named it by that digest
 	}
@@ -85,6 +85,8 @@ type parsed struct {
 	minor    int64
 	cfg      types.Config
 	contents contents
+	// places are the texts that name values of a node.
+	places places
 }
 
 // age says whether a document is new.
@@ -129,6 +131,9 @@ func (d *Document) parseWith(age age, parse ignitionParser) (*parsed, []string, 
 		return nil, nil, d.fieldErrors(err)
 	}
 	if err := checkSpec(&p.spec); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", d, errors.New(message.OneLine(err.Error())))
+	}
+	if err := p.place(); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", d, errors.New(message.OneLine(err.Error())))
 	}
 	return p, warnings, nil
@@ -417,6 +422,7 @@ func (p *parsed) config() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.places, c.Placeholders = p.places.sorted(), p.places.named()
 	c.Digest = digest(c, extra, false)
 	if slices.ContainsFunc(c.Files, func(f File) bool { return f.NoContents }) {
 		c.Former = digest(c, extra, true)

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/values"
 )
 
 const (
@@ -196,8 +198,13 @@ func (d *Documents) Again() (again []error) {
 }
 
 // ReadConfig reads a file with exactly one MachineConfig, Ignition config or Butane config. A document without a name
-// is named after its digest.
+// is named after its digest. The values of a node that it names have to be in it.
 func ReadConfig(butane Butane, path string) (*Config, []string, error) {
+	return Resolve(func([]values.Placeholder) (map[string]string, error) { return nil, nil }).ReadConfig(butane, path)
+}
+
+// ReadConfig reads as the function ReadConfig does. It asks for the values that the document names and does not have.
+func (resolve Resolve) ReadConfig(butane Butane, path string) (*Config, []string, error) {
 	d, warnings, err := ReadDocument(butane, path)
 	if err != nil {
 		return nil, warnings, err
@@ -207,14 +214,20 @@ func ReadConfig(butane Butane, path string) (*Config, []string, error) {
 	if err != nil {
 		return nil, warnings, err
 	}
-	c, err := p.config()
+	if len(p.places) > 0 {
+		if err := p.resolve(resolve); err != nil {
+			return nil, warnings, fmt.Errorf("%s: %w", d, err)
+		}
+	}
+	c, err := p.made()
 	if err != nil {
 		return nil, warnings, fmt.Errorf("%s: %w", d, err)
 	}
 	if d.Bare {
 		d.Object.Name = "config-" + c.Digest[:nameDigits]
+		c.Name = d.Object.Name
 	}
-	c.Name, c.Object = d.Object.Name, d.Object
+	c.Object = d.Object
 	return c, warnings, nil
 }
 

@@ -56,12 +56,14 @@ type ExtraFile struct {
 // Served is a MachineConfig from which new machines are made. The object is read only.
 type Served struct{ p *parsed }
 
-// Serve reads a configuration for new machines. Its errors are those of Parse.
+// Serve reads a configuration for new machines. Its errors are those of Parse. What names values of a node is left out:
+// the node gets it when it has joined.
 func Serve(mc *mcfgv1.MachineConfig) (*Served, error) {
 	p, _, err := (&Document{Object: mc}).parse(existing)
 	if err != nil {
 		return nil, err
 	}
+	p.leaveOut() // nobody knows the values of a node that has not joined
 	return &Served{p}, nil
 }
 

@@ -145,11 +145,11 @@ func (o *options) osFlag(cmd *cobra.Command) {
 		"how the OS is managed: auto, rpm-ostree, bootc, ostree or none")
 }
 
-func readConfig(flag, path string) (*machineconfig.Config, error) {
+func readConfig(flag, path string, resolve machineconfig.Resolve) (*machineconfig.Config, error) {
 	if path == "" {
 		return nil, cli.Usagef("flag --%s is required", flag)
 	}
-	cfg, warnings, err := machineconfig.ReadConfig(butane.Translate, path)
+	cfg, warnings, err := resolve.ReadConfig(butane.Translate, path)
 	for _, w := range warnings {
 		fmt.Fprintln(os.Stderr, "warning:", w)
 	}
@@ -178,17 +178,20 @@ func readPolicy(path string) (*plan.Policy, error) {
 type goal struct {
 	flag           string // the flag that names the configuration
 	config, policy string // files
+	values         string // a file, or "" for none
+	root           *string
 }
 
-func (g *goal) flags(cmd *cobra.Command, flag, usage string) {
-	g.flag = flag
+func (g *goal) flags(cmd *cobra.Command, flag, usage string, root *string) {
+	g.flag, g.root = flag, root
 	cmd.Flags().StringVar(&g.config, flag, "", usage)
 	cmd.Flags().StringVar(&g.policy, "policy", "", "MachineConfiguration with the node disruption policies")
+	cmd.Flags().StringVar(&g.values, "values", "", "values of the node that the configuration names: a YAML map by their keys")
 }
 
 // read returns a nil policy where none is given.
 func (g *goal) read() (*machineconfig.Config, *plan.Policy, error) {
-	cfg, err := readConfig(g.flag, g.config)
+	cfg, err := readConfig(g.flag, g.config, valuesIn(g.values, *g.root))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -219,7 +222,7 @@ func planCommand() *cobra.Command {
 			}
 			var p *plan.Plan
 			if current != "" {
-				from, err := readConfig("current", current)
+				from, err := readConfig("current", current, valuesIn(to.values, o.root))
 				if err != nil {
 					return err
 				}
@@ -243,7 +246,7 @@ func planCommand() *cobra.Command {
 	}
 	o.flags(cmd)
 	cmd.Flags().StringVar(&current, "current", "", "configuration to start from; by default the host's committed one")
-	to.flags(cmd, "desired", "configuration to go to")
+	to.flags(cmd, "desired", "configuration to go to", &o.root)
 	cmd.Flags().Var(&soft, "soft-reboot", cli.SoftRebootUsage)
 	return cmd
 }
@@ -278,7 +281,7 @@ func applyCommand() *cobra.Command {
 	}
 	o.flags(cmd)
 	o.osFlag(cmd)
-	to.flags(cmd, "config", "rendered MachineConfig, Ignition or Butane document")
+	to.flags(cmd, "config", "rendered MachineConfig, Ignition or Butane document", &o.root)
 	rebootFlags(cmd, &a.RebootOptions)
 	cmd.Flags().BoolVar(&steps, "print-steps", false, "print the steps of an update on the host, and end")
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
@@ -327,7 +330,7 @@ func stageCommand() *cobra.Command {
 	}
 	o.flags(cmd)
 	o.osFlag(cmd)
-	to.flags(cmd, "config", "rendered MachineConfig, Ignition or Butane document")
+	to.flags(cmd, "config", "rendered MachineConfig, Ignition or Butane document", &o.root)
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
 	cmd.Flags().BoolVar(&a.Strict, "strict", false, "refuse a host that does not match its configuration")
 	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
@@ -560,7 +563,7 @@ func verifyCommand() *cobra.Command {
 			var cfg *machineconfig.Config
 			if config != "" {
 				var err error
-				if cfg, err = readConfig("config", config); err != nil {
+				if cfg, err = readConfig("config", config, valuesIn("", o.root)); err != nil {
 					return err
 				}
 			}
