@@ -192,6 +192,9 @@ type Node struct {
 	RebootWanted *RebootWanted
 	Reboot       *RebootRequest
 	Rebooted     *Rebooted
+	// Values are the values of the node for Desired, where that names some. Desired, Current and Lift are then the names
+	// of what the node makes of its pool's configuration; see MadeName.
+	Values NodeValues
 }
 
 // Undelivered is why a host does not have the certificates of the ControllerConfig. The node's updates continue.
@@ -250,8 +253,8 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	out.Excluded, out.DrainHeld = excluded, held.believed()
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
-	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr,
-		stagedErr, awaitedErr, holdErr, trialErr, rebootErr)
+	err := errors.Join(nameMade(&out, a), cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr,
+		excludedErr, heldErr, stagedErr, awaitedErr, holdErr, trialErr, rebootErr)
 	if err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}

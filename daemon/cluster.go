@@ -268,6 +268,9 @@ func (c *cluster) announce(kind, reason, message string) {
 
 // watchConfigs watches the MachineConfigs of these names and no others.
 func (c *cluster) watchConfigs(ctx context.Context, names ...string) {
+	for i := range names {
+		names[i] = api.Rendered(names[i])
+	}
 	for name, w := range c.watched {
 		if !slices.Contains(names, name) {
 			w.stop()
@@ -298,8 +301,11 @@ const (
 	gone
 )
 
+// watch returns the watch of a configuration, or of the pool's that a node's own was made of.
+func (c *cluster) watch(config string) *configWatch { return c.watched[api.Rendered(config)] }
+
 func (c *cluster) config(name string) presence {
-	w := c.watched[name]
+	w := c.watch(name)
 	switch {
 	case w == nil || !w.informer.HasSynced():
 		return presenceUnknown
@@ -312,7 +318,7 @@ func (c *cluster) config(name string) presence {
 // driftPolicy returns the drift policy in the annotations of a watched configuration. A policy that can't be read
 // counts as the careful one.
 func (c *cluster) driftPolicy(config string) api.DriftPolicy {
-	return c.watched[config].driftPolicy(config)
+	return c.watch(config).driftPolicy(api.Rendered(config))
 }
 
 // annotations returns the annotations of a watched configuration, nil where the configuration does not exist.
@@ -343,12 +349,12 @@ func (w *configWatch) known(ctx context.Context, config string) error {
 
 // hooksText returns the hooks in the annotations of a watched configuration.
 func (c *cluster) hooksText(config string) string {
-	return c.watched[config].annotations(config)[api.HooksKey]
+	return c.watch(config).annotations(api.Rendered(config))[api.HooksKey]
 }
 
 // signatures returns the signatures in the annotations of a watched configuration.
 func (c *cluster) signatures(config string) string {
-	return c.watched[config].annotations(config)[api.SignaturesKey]
+	return c.watch(config).annotations(api.Rendered(config))[api.SignaturesKey]
 }
 
 func (w *configWatch) driftPolicy(config string) api.DriftPolicy {
@@ -385,6 +391,7 @@ func errMissing(name string) error {
 
 // document reads a rendered configuration, and checks that it is whole and that its content fits its name.
 func (c *cluster) document(ctx context.Context, name string) ([]byte, error) {
+	name = api.Rendered(name)
 	data, err := c.get(ctx, machineConfigPath+url.PathEscape(name))
 	if apierrors.IsNotFound(err) {
 		return nil, errMissing(name)
@@ -430,18 +437,24 @@ func checkConfig(name string, document []byte) error {
 func (c *cluster) restore(ctx context.Context, name string, document []byte) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if err := checkConfig(name, document); err != nil {
-		return false, fmt.Errorf("the host's copy: %w", err)
-	}
+	name = api.Rendered(name)
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(document, mc); err != nil {
 		return false, err
+	}
+	mc = machineconfig.Unfilled(mc)
+	pools, err := json.Marshal(mc)
+	if err != nil {
+		return false, err
+	}
+	if err := checkConfig(name, pools); err != nil {
+		return false, fmt.Errorf("the host's copy: %w", err)
 	}
 	// The render controller sets the owners: those in the copy may be objects that are gone.
 	mc.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: mc.Labels, Annotations: mc.Annotations}
 	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, api.RestoredFrom, c.name)
 	options := metav1.CreateOptions{FieldManager: api.Daemon}
-	_, err := c.kube.MachineConfigs().Create(ctx, mc, options)
+	_, err = c.kube.MachineConfigs().Create(ctx, mc, options)
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil
 	}

@@ -237,13 +237,22 @@ func (v *situation) state() (api.State, string) {
 // reportHost adds the facts of the host's record, in every phase.
 func (v *situation) reportHost(r *nodeReport) {
 	if v.host.Config.Committed != "" {
-		r.set(api.CurrentConfig, v.host.Config.Committed)
+		r.set(api.CurrentConfig, api.Rendered(v.host.Config.Committed))
+	}
+	made := api.Made{Config: v.host.Config.Committed}
+	if api.ValuesOf(v.host.Config.Previous) != "" {
+		made.Previous = v.host.Config.Previous
+	}
+	if api.ValuesOf(made.Config) != "" || made.Previous != "" {
+		r.set(api.MadeKey, api.Encode(made))
+	} else {
+		r.drop(api.MadeKey)
 	}
 	if v.host.OS != "" {
 		r.set(api.OSKey, string(v.host.OS))
 	}
 	if v.host.Config.Previous != "" {
-		r.set(api.PreviousConfig, v.host.Config.Previous)
+		r.set(api.PreviousConfig, api.Rendered(v.host.Config.Previous))
 	} else {
 		r.drop(api.PreviousConfig)
 	}

@@ -44,7 +44,8 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	if !m.read || !reports(p) || node == nil {
 		return // the times of conditions begin with those of the report before
 	}
-	m.wanted.node, m.wanted.desired, m.wanted.current = node.UID, v.node.Desired, v.host.Config.Committed
+	m.wanted.node = node.UID
+	m.wanted.desired, m.wanted.current = api.Rendered(v.node.Desired), api.Rendered(v.host.Config.Committed)
 	m.begin(v, p)
 	m.wanted.irreconcilable = nil // no list, for the comparison with a status that has none
 	for _, d := range v.host.Irreconcilable {
@@ -78,7 +79,7 @@ func (m *machineConfigNode) begin(v *situation, p Phase) {
 	case v.node.Desired == m.update.Config:
 	case p == PhaseDone:
 		m.update = api.Update{}
-	case v.node.Desired != m.said.desired:
+	case api.Rendered(v.node.Desired) != m.said.desired || api.ValuesOf(v.node.Desired) != "":
 		m.update = api.Update{Config: v.node.Desired, Since: v.now.UTC().Truncate(time.Second)}
 	}
 }

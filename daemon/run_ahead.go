@@ -30,7 +30,7 @@ type aheadState struct {
 }
 
 // order returns the order to stage ahead. It is nil where the node already has that configuration, or is on the way to
-// it, as far as known.
+// it, as far as known. With other values of the node it is another configuration.
 func (v *situation) order() *api.StageOrder {
 	o := v.node.Orders.Stage
 	if o == nil || v.host == nil || o.Config == "" || api.SameContent(o.Config, v.node.Desired) ||
@@ -113,6 +113,9 @@ func (h *Head) startAhead(ctx context.Context, v *situation) {
 		if r.Config, err = h.cluster.document(ctx, o.Config); err != nil {
 			return err
 		}
+		if r.Config, err = leftOut(r.Config); err != nil {
+			return err
+		}
 		if r.Policy, err = h.cluster.policy(ctx); err != nil {
 			return err
 		}
@@ -129,7 +132,7 @@ func (h *Head) stageOrdered(ctx context.Context, r hands.Request, e *jobEnd) err
 	if err != nil {
 		return err
 	}
-	e.staged = &api.Staged{Config: r.Name, Since: time.Now().UTC().Truncate(time.Second)}
+	e.staged = &api.Staged{Config: api.Rendered(r.Name), Since: time.Now().UTC().Truncate(time.Second)}
 	if machineconfig.NamedBy(r.Name, s.Staged) {
 		e.staged.Digest = s.StagedOS
 	}

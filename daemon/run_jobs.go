@@ -80,12 +80,12 @@ func (h *Head) unstage(ctx context.Context, v *situation) {
 // loop, so it gets copies of what it needs from the loop.
 func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	desired, w := v.node.Desired, h.way
-	if o := v.node.Orders.Stage; o != nil && api.SameContent(o.Config, desired) {
+	if o := v.node.Orders.Stage; o != nil && api.SameContent(o.Config, api.Rendered(desired)) {
 		going := *o
 		going.MinFreeMebibytes = 0 // a full disk is no reason to drop an OS that is on it already
 		w.request.Order = &going
 	}
-	watch := h.cluster.watched[desired]
+	watch := h.cluster.watch(desired)
 	waits := p == PhaseHooks || p == PhaseApply && h.o.Asker != nil && !v.pending() && v.plan.Reboot
 	if p == PhaseHooks {
 		h.way.askedWith = h.cluster.hooksText(desired)
@@ -146,11 +146,12 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 func (h *Head) planning(v *situation) func(context.Context, *jobEnd) error {
 	desired := v.node.Desired
 	r := hands.Request{Name: desired, Config: h.way.request.Config, Lift: v.lifted()}
+	told := v.node.Values
 	compare := !v.pending() && v.host.Config.Committed != "" && h.o.Verifier != nil
 	missing := h.cluster.config(desired) == gone
 	var policy *configWatch
 	if leaves(v) {
-		policy = h.cluster.watched[desired]
+		policy = h.cluster.watch(desired)
 	}
 	return func(ctx context.Context, e *jobEnd) error {
 		if missing {
@@ -163,7 +164,7 @@ func (h *Head) planning(v *situation) func(context.Context, *jobEnd) error {
 				return err
 			}
 		}
-		return h.plan(ctx, r, e)
+		return h.plan(ctx, r, told, e)
 	}
 }
 
@@ -179,9 +180,12 @@ func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.
 
 // plan finds out the way to a configuration. The content of a name never changes, so the document is
 // read once; its signatures may.
-func (h *Head) plan(ctx context.Context, r hands.Request, e *jobEnd) (err error) {
+func (h *Head) plan(ctx context.Context, r hands.Request, told api.NodeValues, e *jobEnd) (err error) {
 	if r.Config == nil {
 		if r.Config, err = h.cluster.document(ctx, r.Name); err != nil {
+			return err
+		}
+		if r.Config, err = h.withValues(ctx, r.Name, r.Config, told); err != nil {
 			return err
 		}
 	}

@@ -40,11 +40,11 @@ func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc hooks.Document
 	if err != nil {
 		return err
 	}
-	digest := ""
-	if s, err := h.staged(); err == nil && s != nil && (to == "" || machineconfig.NamedBy(to, cmp.Or(s.Template, s.Digest))) {
-		digest = s.Digest
+	s, err := h.staged()
+	if err != nil || s == nil || to != "" && !machineconfig.NamedBy(to, cmp.Or(s.Template, s.Digest)) {
+		s = &staged{}
 	}
-	return h.askBeforeDrain(ctx, r, to, digest, doc)
+	return h.askBeforeDrain(ctx, r, to, s.Digest, doc)
 }
 
 func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to, digest string, doc hooks.Document) error {

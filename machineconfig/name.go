@@ -32,8 +32,8 @@ func NamedBy(name, digest string) bool {
 	return len(digest) >= nameDigits && strings.HasSuffix(ofPool(name), "-"+digest[:nameDigits])
 }
 
-// ofPool returns the name of the configuration that a node's own was made of. A node's own name is NAME+DIGEST, with the
-// digest of the values that were told to the node. No object has such a name.
+// ofPool returns the name of the configuration that a node's own was made of. A node's own name is NAME+DIGEST, with
+// the digest of the values that were told to the node. No object has such a name.
 func ofPool(name string) string {
 	name, _, _ = strings.Cut(name, "+")
 	return name

@@ -22,6 +22,8 @@ const (
 	// placeholdersKey is the annotation of a MachineConfig whose texts may name values of a node: "true" as people write
 	// it, on a rendered configuration the list of the texts that name some. Without it no text names any.
 	placeholdersKey = "noderefit.dev/placeholders"
+	// NamedKey is the annotation of a rendered configuration that lists the values that it names, as TYPE:KEY.
+	NamedKey = "noderefit.dev/named-values"
 	// valuesKey is the annotation of a host's own copy of a configuration: the values by their keys, as JSON.
 	valuesKey = "noderefit.dev/values"
 	// withoutValues is the value of valuesKey of a configuration that leaves out what names values.
@@ -55,6 +57,14 @@ func (p places) note(mc *mcfgv1.MachineConfig) {
 		panic(err) // strings alone
 	}
 	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, placeholdersKey, string(text))
+	var named []string
+	for _, one := range p.named() {
+		named = append(named, one.String())
+	}
+	if text, err = json.Marshal(named); err != nil {
+		panic(err) // strings alone
+	}
+	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, NamedKey, string(text))
 }
 
 // texts calls f with each text of a document that may name values: its name, its place, and where it is. f may change
@@ -160,8 +170,8 @@ func misplaced(list string, i int, text string, only map[string]bool) error {
 	if only != nil || !values.Named(text) {
 		return nil
 	}
-	return fmt.Errorf("spec.config.storage.%s[%d] (%s): a value may stand in a file, its path, a unit or a kernel argument",
-		list, i, text)
+	return fmt.Errorf("spec.config.storage.%s[%d] (%s): a value may stand in a file, its path, a unit or a kernel "+
+		"argument", list, i, text)
 }
 
 // over takes the texts of one more document, which wins over those so far.
@@ -211,7 +221,7 @@ func (p *parsed) resolve(resolve Resolve) error {
 			given[one.Key] = v
 		}
 	}
-	p.doc.Object = with(p.doc.Object, given)
+	p.doc.Object = With(p.doc.Object, given)
 	return nil
 }
 
@@ -226,8 +236,8 @@ func givenIn(note string) (map[string]string, error) {
 	return given, nil
 }
 
-// with returns a MachineConfig with the values of a node. The contents are shared.
-func with(mc *mcfgv1.MachineConfig, given map[string]string) *mcfgv1.MachineConfig {
+// With returns a MachineConfig with the values of a node. The contents are shared.
+func With(mc *mcfgv1.MachineConfig, given map[string]string) *mcfgv1.MachineConfig {
 	text, err := json.Marshal(given)
 	if err != nil {
 		panic(err) // strings alone
@@ -235,14 +245,25 @@ func with(mc *mcfgv1.MachineConfig, given map[string]string) *mcfgv1.MachineConf
 	return annotated(mc, string(text))
 }
 
-// WithoutValues returns a MachineConfig that leaves out what names values of a node: what a machine is made of before it
-// is a node. A MachineConfig that names none is returned as it is.
+// WithoutValues returns a MachineConfig that leaves out what names values of a node: what a machine is made of before
+// it is a node. A MachineConfig that names none is returned as it is.
 func WithoutValues(mc *mcfgv1.MachineConfig) *mcfgv1.MachineConfig {
 	if mc.Annotations[placeholdersKey] == "" {
 		return mc
 	}
 	return annotated(mc, withoutValues)
 }
+
+// Unfilled returns a MachineConfig without the values of a node: the pool's configuration.
+func Unfilled(mc *mcfgv1.MachineConfig) *mcfgv1.MachineConfig {
+	out := *mc
+	out.Annotations = maps.Clone(mc.Annotations)
+	delete(out.Annotations, valuesKey)
+	return &out
+}
+
+// Names reports whether a MachineConfig names values of a node.
+func Names(mc *mcfgv1.MachineConfig) bool { return mc.Annotations[placeholdersKey] != "" }
 
 func annotated(mc *mcfgv1.MachineConfig, note string) *mcfgv1.MachineConfig {
 	out := *mc

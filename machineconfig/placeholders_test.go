@@ -5,6 +5,7 @@ package machineconfig
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -65,7 +66,7 @@ func merged(t *testing.T, docs ...*Document) *Config {
 // of gives values to a rendered configuration, as a host reads it.
 func of(t *testing.T, c *Config, given map[string]string) (*Config, error) {
 	t.Helper()
-	data, err := json.Marshal(with(c.Object, given))
+	data, err := json.Marshal(With(c.Object, given))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,10 +146,7 @@ func TestValuesThatAreMissingOrHostileAreRefused(t *testing.T) {
 	for key, bad := range map[string]string{
 		"name": "a\nb", "zone": "a\nExecStart=/bin/sh", "values/ip": "10.0.0.7 init=/bin/sh", "values/nic": "../passwd",
 	} {
-		given := map[string]string{}
-		for k, v := range good {
-			given[k] = v
-		}
+		given := maps.Clone(good)
 		given[key] = bad
 		if _, err := of(t, c, given); err == nil || !strings.Contains(err.Error(), key) || strings.Contains(err.Error(), bad) {
 			t.Errorf("%s: %v", key, err)

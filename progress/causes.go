@@ -43,6 +43,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).rebootWanted,
 	(*Report).gated,
 	(*Report).upToDate,
+	(*Report).lacksValues,
 	(*Report).heldByPolicy,
 	(*Report).writesRefused,
 	(*Report).waitsForTurn,
@@ -446,6 +447,13 @@ func (r *Report) failed(n *nodeReport) *Answer {
 		a.Verdict, a.Blocking = RolledBack, &Object{Kind: "MachineConfig", Name: n.Desired}
 		a.Because = fmt.Sprintf("%s failed here and the node went back to %s, on which it serves: %s",
 			n.Desired, n.Current, reason)
+		if n.BadValues {
+			a.Verdict, a.Blocking = RolledBack, &Object{Kind: "Node", Name: n.Name}
+			a.Because = fmt.Sprintf("%s failed here with the values of this node, and not without them: the node went back to "+
+				"%s, on which it serves: %s", n.Desired, n.Current, reason)
+			a.Do = "change the node's values (labels and annotations " + api.ValuePrefix + "NAME): the node is sent again then"
+			break
+		}
 		a.Do = fmt.Sprintf("change or revert the MachineConfigs of pool %s (kubectl refit diff node/%s shows what was new), "+
 			"or, when the cause is gone: kubectl refit quarantine lift %s", n.pool.Name, n.Name, n.pool.Name)
 	case api.Unreconcilable:

@@ -133,7 +133,8 @@ func NewReport(v View) *Report {
 		r.pools[p.Name] = p
 		r.names = append(r.names, p.Name)
 		for _, n := range p.Nodes {
-			r.nodes[n.Name].pool = p
+			known := r.nodes[n.Name]
+			known.Node, known.pool = n, p // what the node has depends on the pool, where that names values
 		}
 		if problem := r.members.Problem(p.Name); problem != "" {
 			p.Problems = append(p.Problems, problem)
@@ -164,14 +165,14 @@ func (n *nodeReport) readState(fresh *api.Drain) {
 	}
 	// A hook's stop that cannot be read counts as missing, like a drain below.
 	n.stop, _ = api.Decode[*api.HookStop](n.state.Annotations, api.HookStopKey)
-	if n.stop != nil && n.stop.Config != n.Desired {
+	if n.stop != nil && api.Rendered(n.stop.Config) != api.Rendered(n.Desired) {
 		n.stop = nil
 	}
 	if n.drain == nil {
 		// A drain that cannot be read counts as missing: the step still shows that the node is draining.
 		n.drain, _ = api.Decode[*api.Drain](n.state.Annotations, api.DrainKey)
 	}
-	if n.drain != nil && n.drain.Config != n.Desired {
+	if n.drain != nil && api.Rendered(n.drain.Config) != api.Rendered(n.Desired) {
 		n.drain = nil
 	}
 }

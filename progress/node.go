@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/values"
 )
 
 // Node has the facts about a node on which answers and decisions depend.
@@ -40,6 +41,14 @@ type Node struct {
 	Unread string
 	// Said is a digest of all reports of the agent on its Node.
 	Said string
+	// Told are the values that the node is to be told with its pool's target, where that names some. Lacks is why the node
+	// can't be told; empty: it can. BadValues reports that the target failed here because of these values.
+	Told      api.NodeValues
+	Lacks     string
+	BadValues bool
+
+	sources values.Node
+	made    string
 }
 
 // ReadNode reads a Node object.
@@ -47,7 +56,7 @@ func ReadNode(n *corev1.Node) Node {
 	annotations, err := api.ReadNode(n)
 	out := Node{
 		Node: annotations, Name: n.Name, Labels: n.Labels, Zone: n.Labels[api.Zone], Created: n.CreationTimestamp.Time,
-		Cordoned: n.Spec.Unschedulable, Said: said(n.Annotations),
+		Cordoned: n.Spec.Unschedulable, Said: said(n.Annotations), sources: valuesIn(n),
 	}
 	if err != nil {
 		out.Unread = api.ShortReason(err.Error())

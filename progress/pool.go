@@ -104,6 +104,7 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	if !byName(nodes) {
 		slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	}
+	nodes, valuesErr := withValues(pool, nodes)
 	p := Pool{
 		Name: pool.Name, Target: pool.Spec.Configuration.Name, Previous: pool.Status.Configuration.Name,
 		Paused: pool.Spec.Paused, Nodes: nodes, Labels: pool.Labels,
@@ -124,6 +125,9 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 		if c.Type == api.PoolHeld && c.Status == corev1.ConditionTrue {
 			p.Reported = &Hold{Verdict: Verdict(c.Reason), Because: c.Message}
 		}
+	}
+	if valuesErr != nil {
+		p.Problems = append(p.Problems, valuesErr.Error())
 	}
 	var err error
 	if p.Bypass, err = api.Decode[*api.Bypass](pool.Annotations, api.BypassKey); err != nil {
@@ -163,6 +167,10 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	for i := range nodes {
 		if n := &nodes[i]; n.Unread != "" {
 			p.NodeProblems = append(p.NodeProblems, NodeProblem{n.Name, n.Unread})
+		}
+		if n := &nodes[i]; n.Lacks != "" {
+			p.NodeProblems = append(p.NodeProblems, NodeProblem{n.Name, fmt.Sprintf("node %s is left as it is: for %s %s",
+				n.Name, p.Target, n.Lacks)})
 		}
 	}
 	return p
@@ -270,6 +278,9 @@ func (p *Pool) Refuses(config string) bool { return p.quarantine(config) != nil 
 // FailedOn reports whether the target failed on the node and no person has lifted that. The target is not offered to
 // that node again, even where the failure budget lets others have it.
 func (p *Pool) FailedOn(n *Node) bool {
+	if n.BadValues {
+		return true
+	}
 	if len(p.Quarantined)+len(p.Elsewhere) == 0 {
 		return false // most nodes have none, and every look calls this
 	}
@@ -360,7 +371,7 @@ func (p *Pool) Taking() []Node {
 func (p *Pool) Takes(n *Node) bool { return p.takes(n) }
 
 func (p *Pool) takes(n *Node) bool {
-	forgiven := p.Rules.FailureBudget > 1 && n.State == api.RolledBack && !n.Unavailable()
+	forgiven := (p.Rules.FailureBudget > 1 || n.BadValues) && n.State == api.RolledBack && !n.Unavailable()
 	_, soaks := p.Rules.Soaking[n.Name]
 	if p.Rules.Uncounted[n.Name] {
 		return false

@@ -190,8 +190,10 @@ func chosen(r *progress.Report, named []string) ([]progress.Pool, error) {
 	return pools, nil
 }
 
-// rendered reads a rendered configuration and checks its name, which is a digest of its content.
+// rendered reads a rendered configuration and checks its name, which is a digest of its content. Of a node's own name
+// the configuration of its pool is read.
 func (c *Cluster) rendered(ctx context.Context, name string) (*machineconfig.Config, error) {
+	name = api.Rendered(name)
 	mc, err := c.refit.MachineconfigurationV1().MachineConfigs().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no MachineConfig %s in the cluster: %w", name, err)

@@ -390,10 +390,11 @@ func (c *Cluster) groups(ctx context.Context, doc *PlanDocument, p progress.Pool
 	by := map[string][]string{}
 	var order []string
 	for _, n := range p.Nodes {
-		if by[n.Current] == nil {
-			order = append(order, n.Current)
+		current := api.Rendered(n.Current)
+		if by[current] == nil {
+			order = append(order, current)
 		}
-		by[n.Current] = append(by[n.Current], n.Name)
+		by[current] = append(by[current], n.Name)
 	}
 	// People look for the largest group.
 	slices.SortStableFunc(order, func(a, b string) int { return len(by[b]) - len(by[a]) })
@@ -414,6 +415,7 @@ func (c *Cluster) groups(ctx context.Context, doc *PlanDocument, p progress.Pool
 		}
 		doc.Groups = append(doc.Groups, g)
 	}
+	doc.Notes = append(doc.Notes, p.Makes(desired.Annotations[machineconfig.NamedKey])...)
 	return nil
 }
 

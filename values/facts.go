@@ -26,7 +26,8 @@ func Facts(host fs.FS, keys []string) (map[string]string, error) {
 			continue
 		}
 		kind, name, _ := strings.Cut(rest, "/")
-		value, known := "", true
+		var value string
+		var known bool
 		switch {
 		case kind == "interfaces" && types["mac"](name):
 			value, known = interfaceOf(host, name)

@@ -4,8 +4,8 @@
 //
 //	@{prefix:values/address}
 //
-// Everything here is a function of its arguments. A value is quoted for the place where it stands, and a value that can't
-// be quoted there is refused. What a value says is never read for placeholders again.
+// Everything here is a function of its arguments. A value is quoted for the place where it stands, and a value that
+// can't be quoted there is refused. What a value says is never read for placeholders again.
 package values
 
 import (
@@ -102,8 +102,8 @@ var sources = []string{"addresses/", "labels/", "annotations/", "values/", hostS
 // hostSource begins the keys of facts that the host itself tells.
 const hostSource = "host/"
 
-// parsePlaceholder reads TYPE:KEY.
-func parsePlaceholder(text string) (Placeholder, error) {
+// ParsePlaceholder reads TYPE:KEY.
+func ParsePlaceholder(text string) (Placeholder, error) {
 	kind, key, _ := strings.Cut(text, ":")
 	p := Placeholder{kind, key}
 	switch {
@@ -145,7 +145,7 @@ func split(text string) ([]piece, error) {
 			return nil, fmt.Errorf("a placeholder begins with %s and has no end on its line; write %s for the two characters",
 				open, escape)
 		}
-		p, err := parsePlaceholder(rest[:end])
+		p, err := ParsePlaceholder(rest[:end])
 		if err != nil {
 			return nil, err
 		}
@@ -157,8 +157,8 @@ func split(text string) ([]piece, error) {
 // Named reports whether a text has placeholders, or their escape.
 func Named(text string) bool { return strings.Contains(text, open) }
 
-// In returns the placeholders of a text at a place. An error is about a placeholder that can't be read, or that can't be
-// quoted at this place whatever its value is.
+// In returns the placeholders of a text at a place. An error is about a placeholder that can't be read, or that can't
+// be quoted at this place whatever its value is.
 func In(text string, place Place) ([]Placeholder, error) {
 	pieces, err := split(text)
 	if err != nil {
@@ -257,6 +257,8 @@ func Digest(given map[string]string) string {
 
 // Sort orders placeholders and drops repeated ones.
 func Sort(list []Placeholder) []Placeholder {
-	slices.SortFunc(list, func(a, b Placeholder) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Type, b.Type)) })
+	slices.SortFunc(list, func(a, b Placeholder) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Type, b.Type))
+	})
 	return slices.Compact(list)
 }

@@ -186,7 +186,7 @@ func (g *goal) flags(cmd *cobra.Command, flag, usage string, root *string) {
 	g.flag, g.root = flag, root
 	cmd.Flags().StringVar(&g.config, flag, "", usage)
 	cmd.Flags().StringVar(&g.policy, "policy", "", "MachineConfiguration with the node disruption policies")
-	cmd.Flags().StringVar(&g.values, "values", "", "values of the node that the configuration names: a YAML map by their keys")
+	cmd.Flags().StringVar(&g.values, "values", "", "values that the configuration names: a map of keys and texts")
 }
 
 // read returns a nil policy where none is given.

@@ -29,6 +29,8 @@ type nodeStep struct {
 	Tried *api.Tried
 	// Orders are the other orders for the node's agent.
 	Orders api.Orders
+	// Values are what the node is told with Desired; nil: Desired names no values.
+	Values *api.NodeValues
 	// Answered is true where a person's order to reboot the node is over: it is taken away.
 	Answered bool
 	// Held is why a node that was on its way is taken back; empty if the node is not taken back.
@@ -189,7 +191,7 @@ func (c *chooser) choose() {
 	for i := range c.pool.Nodes {
 		n := &c.pool.Nodes[i]
 		switch {
-		case c.tried(n), !c.wants(n):
+		case c.tried(n), !c.wants(n), n.Lacks != "":
 		case c.pool.Held(n) != nil && !c.stays(n):
 		case c.pool.Rules.Absent[n.Name] && leaving(n):
 			// The node hears nothing, and would count as begun. It is sent on when it is ready.
@@ -435,6 +437,9 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 		}
 	case c.pool.Refuses(n.Lift), c.pool.Rules.Kept[n.Name] != nil:
 		s.Lift = "" // the configuration failed again after the lift, or a person keeps the node
+	}
+	if s.sends() {
+		s.Values = n.ValuesFor(s.Desired)
 	}
 	return s, s.sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
 		s.Arrived != n.Arrived || s.Awaited != n.Awaited || triedText(s.Tried) != triedText(n.Tried) ||

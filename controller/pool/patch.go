@@ -32,7 +32,8 @@ func nodePatch(n *corev1.Node, s nodeStep) []byte {
 	// The decision rests on where the node was sent before, even if the node is not sent anywhere now.
 	ops = append(ops, operation{"test", annotationPath(api.DesiredConfig), old(n, api.DesiredConfig)})
 	if s.sends() {
-		ops = append(ops, operation{"add", annotationPath(api.DesiredConfig), s.Desired})
+		ops = append(ops, operation{"add", annotationPath(api.DesiredConfig), api.Rendered(s.Desired)})
+		ops = append(ops, annotationOps(n, api.ValuesKey, valuesText(s.Values))...)
 	}
 	ops = append(ops, annotationOps(n, api.Lift, s.Lift)...)
 	if s.Arrived != (api.Arrival{}) {
@@ -64,6 +65,13 @@ func triedText(t *api.Tried) string {
 		return ""
 	}
 	return api.Encode(t)
+}
+
+func valuesText(v *api.NodeValues) string {
+	if v == nil {
+		return ""
+	}
+	return api.Encode(v)
 }
 
 func awaitedText(a api.Awaited) string {

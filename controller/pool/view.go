@@ -30,7 +30,7 @@ func CacheOptions() map[client.Object]cache.ByObject {
 	}
 }
 
-// strip drops what no decision needs from a Node: images, volumes, addresses, capacities, and the times of the
+// strip drops what no decision needs from a Node: images, volumes, capacities, and the times of the
 // kubelet's heartbeats. So a heartbeat does not change the Node.
 func strip(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
@@ -39,15 +39,18 @@ func strip(o any) (any, error) {
 	}
 	n.ManagedFields = nil
 	for key := range n.Annotations {
-		if !strings.HasPrefix(key, "machineconfiguration.openshift.io/") && !strings.HasPrefix(key, "noderefit.dev/") {
+		if !strings.HasPrefix(key, "machineconfiguration.openshift.io/") && !strings.HasPrefix(key, "noderefit.dev/") &&
+			!strings.HasPrefix(key, api.ValuePrefix) {
 			delete(n.Annotations, key)
 		}
 	}
 	n.Spec = corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable, Taints: n.Spec.Taints}
 	runtime := n.Status.NodeInfo.ContainerRuntimeVersion
+	addresses := n.Status.Addresses // they may be values
 	n.Status = corev1.NodeStatus{Conditions: slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type != corev1.NodeReady && c.Type != corev1.NodeDiskPressure && c.Type != corev1.NodeNetworkUnavailable
 	})}
+	n.Status.Addresses = addresses
 	n.Status.NodeInfo.ContainerRuntimeVersion = runtime // the files that are made for a pool depend on the runtime
 	for i := range n.Status.Conditions {
 		n.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}

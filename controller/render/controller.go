@@ -417,9 +417,12 @@ func (r *reconciler) point(
 	if out.unpin != "" {
 		delete(changed.Annotations, api.PinKey)
 	}
+	if err := r.nameValues(ctx, changed); err != nil {
+		return pool, err
+	}
 	was := pool.Spec.Configuration
 	same := was.Name == changed.Spec.Configuration.Name && slices.Equal(was.Source, changed.Spec.Configuration.Source)
-	if same && out.unpin == "" {
+	if same && out.unpin == "" && changed.Annotations[api.NamedValuesKey] == pool.Annotations[api.NamedValuesKey] {
 		return pool, nil
 	}
 	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})

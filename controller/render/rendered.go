@@ -202,7 +202,7 @@ func leaving(mc *mcfgv1.MachineConfig) error {
 
 func (r *reconciler) create(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
 	mc := to.config.Object.DeepCopy()
-	mc.Annotations = map[string]string{api.GeneratedBy: r.version}
+	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, api.GeneratedBy, r.version)
 	for key, value := range to.carried {
 		if value != "" {
 			mc.Annotations[key] = value

@@ -739,7 +739,7 @@ func eventuallyKnown(t *testing.T, who clients, namespace, name string) {
 func TestThePoliciesTellTheAgentsAnnotationsFromTheControllers(t *testing.T) {
 	key := regexp.MustCompile(`'((?:machineconfiguration\.openshift\.io|noderefit\.dev)/[A-Za-z-]*[A-Za-z])'`)
 	of := []string{api.ControlPlaneTopology, api.DesiredConfig, api.ArrivedKey, api.AwaitedKey, api.Lift, api.OrdersKey, api.RebootKey,
-		api.TriedKey}
+		api.TriedKey, api.ValuesKey}
 	people := []string{api.HoldKey, api.TrialKey} // the controller's list has what it may write, the agent's what it may not
 	for account, want := range map[string][]string{"daemon": slices.Sorted(slices.Values(slices.Concat(of, people))), "controller": of} {
 		file := root + "/packaging/kustomize/base/objects/policy-" + account + ".yaml"

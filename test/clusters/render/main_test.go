@@ -256,9 +256,13 @@ func (w *world) annotate(kind, name string, annotations map[string]any) {
 	w.t.Helper()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	w.must(err)
-	if kind == "node" {
+	switch kind {
+	case "node":
 		_, err = w.Client.CoreV1().Nodes().Patch(w.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-	} else {
+	case "machineconfigs":
+		_, err = w.MachineConfigs.MachineconfigurationV1().MachineConfigs().Patch(w.ctx, name, types.MergePatchType,
+			patch, metav1.PatchOptions{})
+	default:
 		_, err = w.MachineConfigs.MachineconfigurationV1().MachineConfigPools().Patch(w.ctx, name, types.MergePatchType,
 			patch, metav1.PatchOptions{})
 	}

@@ -52,6 +52,7 @@ func TestRender(t *testing.T) { //nolint:tparallel // a control plane is enough 
 		"ConditionsOfOthersSurvive":                 othersSurvive,
 		"TheDriftPolicyIsCarriedAndIsNoRollout":     carriesDriftPolicy,
 		"APoolThatDemandsSignaturesWaitsForOne":     heldUntilSigned,
+		"ThePoolSaysWhichValuesAreNamed":            namesValues,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -495,4 +496,34 @@ func carriesDriftPolicy(w *world) {
 	}
 	w.annotate("machineconfigpools", "drifts", map[string]any{api.DriftPolicyKey: nil})
 	w.until("it is gone", func() (bool, any) { return policy(second) == "", policy(second) })
+}
+
+func namesValues(w *world) {
+	w.addPool("valued")
+	w.put("50-valued", "valued", file("/etc/rack", "@%7Bword:labels/rack%7D"))
+	plain := w.moved("valued", "")
+	named := func() api.NamedValues {
+		v, err := api.Decode[api.NamedValues](w.pool("valued").Annotations, api.NamedValuesKey)
+		w.must(err)
+		return v
+	}
+	if v := named(); v.Config != "" {
+		w.t.Errorf("nobody asked for placeholders, and there is %v", v)
+	}
+	w.annotate("machineconfigs", "50-valued", map[string]any{"noderefit.dev/placeholders": "true"})
+	name := w.moved("valued", plain)
+	if v := named(); v.Config != name || len(v.Values) != 1 || v.Values[0] != "word:labels/rack" {
+		w.t.Errorf("%s names %v", name, v)
+	}
+	if ok, said := w.genuine(name); !ok {
+		w.t.Errorf("it is not what its name says: %v", said)
+	}
+	w.annotate("machineconfigs", "50-valued", map[string]any{"noderefit.dev/placeholders": nil})
+	if again := w.moved("valued", name); again != plain || named().Config != "" {
+		w.t.Errorf("back at %s, not %s, which names %v", again, plain, named())
+	}
+	// A value that can't be quoted where it stands is refused here.
+	w.put("50-valued", "valued", file("/etc/rack", "@%7Btext:labels/rack%7D"))
+	w.annotate("machineconfigs", "50-valued", map[string]any{"noderefit.dev/placeholders": "true"})
+	w.says("valued", degraded, yes, "50-valued", "/etc/rack", "use the type word")
 }
