@@ -40,6 +40,6 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 printf '// SPDX-License-Identifier: Apache-2.0\n' >"$made/licence"
 ../.cache/controller-gen "object:headerFile=$made/licence" crd paths=. "output:crd:dir=$made"
-for kind in nodehooks osstreams rolloutpolicies; do
+for kind in nodehooks nodevalues osstreams rolloutpolicies; do
 	install -m 0644 "$made/noderefit.dev_$kind.yaml" "crds/$kind.yaml"
 done

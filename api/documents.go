@@ -194,7 +194,7 @@ type Node struct {
 	Rebooted     *Rebooted
 	// Values are the values of the node for Desired, where that names some. Desired, Current and Lift are then the names
 	// of what the node makes of its pool's configuration; see MadeName.
-	Values NodeValues
+	Values ToldValues
 }
 
 // Undelivered is why a host does not have the certificates of the ControllerConfig. The node's updates continue.

@@ -13,8 +13,8 @@ var GroupVersion = schema.GroupVersion{Group: "noderefit.dev", Version: "v1alpha
 
 // Install adds the kinds which are ours to a scheme.
 func Install(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &NodeHook{}, &NodeHookList{}, &OSStream{}, &OSStreamList{}, &RolloutPolicy{},
-		&RolloutPolicyList{})
+	scheme.AddKnownTypes(GroupVersion, &NodeHook{}, &NodeHookList{}, &NodeValues{}, &NodeValuesList{},
+		&OSStream{}, &OSStreamList{}, &RolloutPolicy{}, &RolloutPolicyList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

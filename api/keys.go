@@ -95,7 +95,7 @@ const (
 func OfAgent(key string) bool {
 	switch key {
 	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift, HoldKey, TrialKey, TriedKey,
-		RebootKey, ValuesKey:
+		RebootKey, ValuesKey, EntriesKey:
 		return false
 	}
 	return Owned(key) && !strings.HasPrefix(key, AskPrefix)

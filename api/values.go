@@ -5,7 +5,7 @@ package api
 import "strings"
 
 const (
-	// ValuesKey is the annotation of a Node that holds NodeValues. The pool controller writes it, in the patch that sets
+	// ValuesKey is the annotation of a Node that holds ToldValues. The pool controller writes it, in the patch that sets
 	// DesiredConfig.
 	ValuesKey = ownPrefix + "values"
 	// MadeKey is the annotation of a Node that holds a Made: what the host made of its configuration. The daemon writes
@@ -18,8 +18,8 @@ const (
 	ValuePrefix = "values." + ownPrefix
 )
 
-// NodeValues are the values of a node for a configuration: what it was told with the configuration.
-type NodeValues struct {
+// ToldValues are the values of a node for a configuration: what it was told with the configuration.
+type ToldValues struct {
 	Config string `json:"config"`
 	// Digest is of the values. Without Values it means those that the host has.
 	Digest string            `json:"digest"`
@@ -56,7 +56,7 @@ func ValuesOf(config string) string {
 
 // nameMade puts the names of what the host makes of its configurations in place of those of the pool's.
 func nameMade(n *Node, a map[string]string) error {
-	told, err := Decode[NodeValues](a, ValuesKey)
+	told, err := Decode[ToldValues](a, ValuesKey)
 	if err == nil && told.Digest != "" && told.Config == n.Desired {
 		n.Values = told
 		if n.Lift == n.Desired {

@@ -180,7 +180,7 @@ func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.
 
 // plan finds out the way to a configuration. The content of a name never changes, so the document is
 // read once; its signatures may.
-func (h *Head) plan(ctx context.Context, r hands.Request, told api.NodeValues, e *jobEnd) (err error) {
+func (h *Head) plan(ctx context.Context, r hands.Request, told api.ToldValues, e *jobEnd) (err error) {
 	if r.Config == nil {
 		if r.Config, err = h.cluster.document(ctx, r.Name); err != nil {
 			return err

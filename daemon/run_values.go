@@ -15,7 +15,7 @@ import (
 
 // withValues puts the values that the node was told into a pool's configuration. A node that is sent back is told the
 // digest alone: the host has the values in its copy.
-func (h *Head) withValues(ctx context.Context, name string, document []byte, told api.NodeValues) ([]byte, error) {
+func (h *Head) withValues(ctx context.Context, name string, document []byte, told api.ToldValues) ([]byte, error) {
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(document, mc); err != nil || !machineconfig.Names(mc) {
 		return document, err

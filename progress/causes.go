@@ -451,7 +451,8 @@ func (r *Report) failed(n *nodeReport) *Answer {
 			a.Verdict, a.Blocking = RolledBack, &Object{Kind: "Node", Name: n.Name}
 			a.Because = fmt.Sprintf("%s failed here with the values of this node, and not without them: the node went back to "+
 				"%s, on which it serves: %s", n.Desired, n.Current, reason)
-			a.Do = "change the node's values (labels and annotations " + api.ValuePrefix + "NAME): the node is sent again then"
+			a.Do = "change the node's values (labels and annotations " + api.ValuePrefix + "NAME, or NodeValues/" + n.Name +
+				"): the node is sent again then"
 			break
 		}
 		a.Do = fmt.Sprintf("change or revert the MachineConfigs of pool %s (kubectl refit diff node/%s shows what was new), "+

@@ -43,7 +43,7 @@ type Node struct {
 	Said string
 	// Told are the values that the node is to be told with its pool's target, where that names some. Lacks is why the node
 	// can't be told; empty: it can. BadValues reports that the target failed here because of these values.
-	Told      api.NodeValues
+	Told      api.ToldValues
 	Lacks     string
 	BadValues bool
 

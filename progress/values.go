@@ -23,6 +23,9 @@ func valuesIn(n *corev1.Node) values.Node {
 	for _, a := range n.Status.Addresses {
 		out.Addresses = append(out.Addresses, values.Address{Type: string(a.Type), Address: a.Address})
 	}
+	// An annotation that can't be read is as if there were none: each key that it had is missing, and is named.
+	entries, _ := api.Decode[api.Entries](n.Annotations, api.EntriesKey)
+	out.Entries, out.Refused = entries.Values, entries.Refused
 	return out
 }
 
@@ -66,7 +69,7 @@ func withValues(pool *mcfgv1.MachineConfigPool, nodes []Node) ([]Node, error) {
 // towards sets what the node is to be told with the target, and whether the node has that.
 func (n *Node) towards(target string, named []values.Placeholder) {
 	given, err := n.sources.Of(named)
-	n.Told = api.NodeValues{Config: target}
+	n.Told = api.ToldValues{Config: target}
 	if err != nil {
 		n.Lacks = err.Error()
 	} else {
@@ -85,13 +88,13 @@ func (n *Node) towards(target string, named []values.Placeholder) {
 
 // ValuesFor returns what the node is told with a configuration, nil where that names no values. Of what the host has
 // already, the node is told the digest alone.
-func (n *Node) ValuesFor(config string) *api.NodeValues {
+func (n *Node) ValuesFor(config string) *api.ToldValues {
 	if config == n.Told.Config && config != "" {
 		return &n.Told
 	}
 	for _, had := range []string{config, n.Current, n.Previous} {
 		if digest := api.ValuesOf(had); digest != "" && api.Rendered(had) == api.Rendered(config) {
-			return &api.NodeValues{Config: api.Rendered(config), Digest: digest}
+			return &api.ToldValues{Config: api.Rendered(config), Digest: digest}
 		}
 	}
 	return nil
@@ -133,7 +136,7 @@ func (r *Report) lacksValues(n *nodeReport) *Answer {
 		Verdict: Misconfigured, Blocking: &Object{Kind: "Node", Name: n.Name},
 		Because: fmt.Sprintf("the node is left on %s and serves: %s names values of the node, and %s",
 			cmp.Or(n.Current, "what it has"), n.pool.Target, n.Lacks),
-		Do: "give the node its values: labels and annotations " + api.ValuePrefix + "NAME",
+		Do: "give the node its values: labels and annotations " + api.ValuePrefix + "NAME, or NodeValues/" + n.Name,
 	}
 }
 

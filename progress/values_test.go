@@ -23,7 +23,7 @@ func valued(name, rack, current string) *corev1.Node {
 	}}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
 	if digest := api.ValuesOf(current); digest != "" {
 		n.Annotations[api.MadeKey] = api.Encode(api.Made{Config: current})
-		n.Annotations[api.ValuesKey] = api.Encode(api.NodeValues{Config: api.Rendered(current), Digest: digest})
+		n.Annotations[api.ValuesKey] = api.Encode(api.ToldValues{Config: api.Rendered(current), Digest: digest})
 	}
 	if rack != "" {
 		n.Labels[api.ValuePrefix+"rack"] = rack
@@ -38,7 +38,7 @@ func with(rack string) string {
 
 func failedWith(n *corev1.Node, config string) *corev1.Node {
 	n.Annotations[api.DesiredConfig] = "B"
-	n.Annotations[api.ValuesKey] = api.Encode(api.NodeValues{Config: "B", Digest: api.ValuesOf(config)})
+	n.Annotations[api.ValuesKey] = api.Encode(api.ToldValues{Config: "B", Digest: api.ValuesOf(config)})
 	n.Annotations[api.StateKey] = string(api.RolledBack)
 	n.Annotations[api.Reason] = api.ReasonRolledBack + config + " to A: the kubelet does not come up"
 	n.Annotations[api.QuarantinedKey] = api.Encode([]api.Quarantine{{Config: config, Reason: "the kubelet does not come up"}})
@@ -79,6 +79,38 @@ func TestANodeIsAtItsTargetWithItsPresentValuesAlone(t *testing.T) {
 		if (test.lacks != "") != (len(p.NodeProblems) > 0) {
 			t.Errorf("%s: %v", name, p.NodeProblems)
 		}
+	}
+}
+
+func TestAConfigurationNamesEntriesOfNodeValues(t *testing.T) {
+	t.Parallel()
+	pool := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker", Annotations: map[string]string{
+		api.NamedValuesKey: api.Encode(api.NamedValues{Config: "B", Values: []string{"prefix:values/address"}}),
+	}}}
+	pool.Spec.Configuration.Name = "B"
+	for name, test := range map[string]struct{ says, value, lacks string }{
+		"in force":      {`{"values":{"address":"10.0.0.7/24"}}`, "10.0.0.7/24", ""},
+		"another key":   {`{"values":{"gateway":"10.0.0.1"}}`, "", "the node has no value for values/address"},
+		"no object":     {"", "", "the node has no value for values/address"},
+		"of no meaning": {"{", "", "the node has no value for values/address"},
+		"another type":  {`{"values":{"address":"here"}}`, "", "the value of values/address is not of the type prefix"},
+		"refused": {`{"refused":"the schema of pool worker refuses NodeValues/a"}`, "",
+			"the schema of pool worker refuses NodeValues/a"},
+	} {
+		n := valued("a", "", "A")
+		if test.says != "" {
+			n.Annotations[api.EntriesKey] = test.says
+		}
+		p := NewPool(pool, []Node{ReadNode(n)})
+		if got := p.Nodes[0]; got.Told.Values["values/address"] != test.value || got.Lacks != test.lacks {
+			t.Errorf("%s: told %v, lacks %q", name, got.Told, got.Lacks)
+		}
+	}
+	// What a configuration does not name holds no node.
+	n := valued("a", "r1", with("r1"))
+	n.Annotations[api.EntriesKey] = `{"refused":"no"}`
+	if p := naming(n); p.Nodes[0].Lacks != "" {
+		t.Errorf("lacks %q", p.Nodes[0].Lacks)
 	}
 }
 

@@ -168,6 +168,7 @@ var listed = []struct {
 	{"machineconfiguration.openshift.io", "v1", "machineconfignodes", false},
 	{"noderefit.dev", "v1alpha1", "rolloutpolicies", false},
 	{"noderefit.dev", "v1alpha1", "nodehooks", false},
+	{"noderefit.dev", "v1alpha1", "nodevalues", false},
 	{"noderefit.dev", "v1alpha1", "osstreams", false},
 	{"apps", "v1", "deployments", true},
 	{"apps", "v1", "daemonsets", true},

@@ -15,13 +15,16 @@ type Node struct {
 	Name, Zone          string
 	Addresses           []Address
 	Labels, Annotations map[string]string
+	// Entries are those of the object NodeValues of the node. Refused is why they are not in force; empty: they are.
+	Entries map[string]string
+	Refused string
 }
 
 // Address is an address of a node, with the cluster's type: InternalIP, Hostname.
 type Address struct{ Type, Address string }
 
 // Of returns the values of a node for placeholders, without facts of its host. The error is a MissingError or an
-// InvalidError: the node has to be left as it is.
+// InvalidError, or says why the entries are not in force: the node has to be left as it is.
 func (n *Node) Of(named []Placeholder) (map[string]string, error) {
 	out := map[string]string{}
 	var missing []string
@@ -29,6 +32,9 @@ func (n *Node) Of(named []Placeholder) (map[string]string, error) {
 	for _, p := range named {
 		if strings.HasPrefix(p.Key, hostSource) {
 			continue
+		}
+		if strings.HasPrefix(p.Key, entrySource) && n.Refused != "" {
+			return nil, errors.New(n.Refused)
 		}
 		value, is := n.value(p.Key)
 		if !is {
@@ -60,6 +66,8 @@ func (n *Node) value(key string) (string, bool) {
 		value, is = n.Labels[name]
 	case "annotations":
 		value, is = n.Annotations[name]
+	case "values":
+		value, is = n.Entries[name]
 	case "addresses":
 		value = n.address(name)
 	}

@@ -97,7 +97,10 @@ func isText(v string) bool {
 }
 
 // sources are the beginnings of keys with a name behind them. The key name, and the key zone, have none.
-var sources = []string{"addresses/", "labels/", "annotations/", "values/", hostSource}
+var sources = []string{"addresses/", "labels/", "annotations/", entrySource, hostSource}
+
+// entrySource begins the keys of entries: of a NodeValues, or of a file on a host without a cluster.
+const entrySource = "values/"
 
 // hostSource begins the keys of facts that the host itself tells.
 const hostSource = "host/"

@@ -51,6 +51,7 @@ var ourDefinitions = []definition{
 	{gv: mcfgv1.GroupVersion, resource: controllerConfigs, kind: "ControllerConfig", late: true},
 	{gv: api.GroupVersion, resource: rolloutPolicies, kind: "RolloutPolicy", late: true},
 	{gv: api.GroupVersion, resource: "nodehooks", kind: "NodeHook"},
+	{gv: api.GroupVersion, resource: "nodevalues", kind: "NodeValues"},
 	{gv: api.GroupVersion, resource: "osstreams", kind: "OSStream"},
 }
 

@@ -37,6 +37,7 @@ import (
 	"github.com/noderefit/noderefit/controller/disruptionpolicy"
 	"github.com/noderefit/noderefit/controller/imagemirror"
 	"github.com/noderefit/noderefit/controller/kubeletconfig"
+	"github.com/noderefit/noderefit/controller/nodevalues"
 	"github.com/noderefit/noderefit/controller/notifications"
 	"github.com/noderefit/noderefit/controller/pool"
 	rendering "github.com/noderefit/noderefit/controller/render"
@@ -62,7 +63,8 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 		}
 		return notifications.Setup{Now: rollout.Now, Version: version}.Add(m)
 	},
-	pool.Name: addPool,
+	nodevalues.Name: func(m ctrl.Manager, _ runOptions) error { return nodevalues.Add(m) },
+	pool.Name:       addPool,
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
 	},

@@ -30,7 +30,7 @@ type nodeStep struct {
 	// Orders are the other orders for the node's agent.
 	Orders api.Orders
 	// Values are what the node is told with Desired; nil: Desired names no values.
-	Values *api.NodeValues
+	Values *api.ToldValues
 	// Answered is true where a person's order to reboot the node is over: it is taken away.
 	Answered bool
 	// Held is why a node that was on its way is taken back; empty if the node is not taken back.

@@ -67,7 +67,7 @@ func triedText(t *api.Tried) string {
 	return api.Encode(t)
 }
 
-func valuesText(v *api.NodeValues) string {
+func valuesText(v *api.ToldValues) string {
 	if v == nil {
 		return ""
 	}

@@ -21,7 +21,7 @@ func valued(name, rack, current string) *corev1.Node {
 	}}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
 	if digest := api.ValuesOf(current); digest != "" {
 		n.Annotations[api.MadeKey] = api.Encode(api.Made{Config: current})
-		n.Annotations[api.ValuesKey] = api.Encode(api.NodeValues{Config: api.Rendered(current), Digest: digest})
+		n.Annotations[api.ValuesKey] = api.Encode(api.ToldValues{Config: api.Rendered(current), Digest: digest})
 	}
 	if rack != "" {
 		n.Labels[api.ValuePrefix+"rack"] = rack
@@ -95,7 +95,7 @@ func TestOldValuesGoWithTheConfigurationThatNamedThem(t *testing.T) {
 	if !strings.Contains(patch, `{"op":"remove","path":"/metadata/annotations/noderefit.dev~1values"`) {
 		t.Error(patch)
 	}
-	back := string(nodePatch(n, nodeStep{Node: "a", Before: "C", Desired: named("r1"), Values: &api.NodeValues{Config: "B", Digest: "x"}}))
+	back := string(nodePatch(n, nodeStep{Node: "a", Before: "C", Desired: named("r1"), Values: &api.ToldValues{Config: "B", Digest: "x"}}))
 	if !strings.Contains(back, `desiredConfig","value":"B"}`) {
 		t.Error(back)
 	}

@@ -202,7 +202,8 @@ func configChanged() predicate.Funcs {
 func poolChanged(e event.UpdateEvent) bool {
 	a, b := e.ObjectOld, e.ObjectNew
 	return a.GetGeneration() != b.GetGeneration() || !a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp()) ||
-		!maps.Equal(a.GetLabels(), b.GetLabels()) || a.GetAnnotations()[api.Runtime] != b.GetAnnotations()[api.Runtime]
+		!maps.Equal(a.GetLabels(), b.GetLabels()) || a.GetAnnotations()[api.Runtime] != b.GetAnnotations()[api.Runtime] ||
+		a.GetAnnotations()[api.ValuesSchemaKey] != b.GetAnnotations()[api.ValuesSchemaKey]
 }
 
 func nodeChanged(e event.UpdateEvent) bool {

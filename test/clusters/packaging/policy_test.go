@@ -34,6 +34,8 @@ const (
 	renderedOther = "rendered-worker-00000000000000000000000000000000"
 )
 
+const nodeValuesPath = "/apis/noderefit.dev/v1alpha1/nodevalues"
+
 // roleLabel puts a MachineConfig into the pool worker.
 var roleLabel = map[string]string{api.Role: api.PoolWorker}
 
@@ -183,6 +185,9 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 		"choose its own configuration":          annotate(api.DesiredConfig),
 		"lift a quarantine":                     annotate(api.Lift),
 		"say that there is no other node":       annotate(api.ControlPlaneTopology),
+		"choose its own values":                 annotate(api.ValuesKey),
+		"choose its NodeValues":                 annotate(api.EntriesKey),
+		"give itself a value":                   annotate(api.ValuePrefix + "address"),
 	})
 	refuse(t, daemon, "MachineConfigNode of its own node only, and this token is bound to ours", map[string]attempt{
 		"update another's MachineConfigNode": patchMCN(theirs, `{"metadata":{"annotations":{"x":"x"}}}`),
@@ -263,6 +268,12 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 		},
 		"run a pod": func(ctx context.Context, who clients) error {
 			return createPod(ctx, who, "boundary", "mine", ours)
+		},
+		"read the NodeValues of its node": func(ctx context.Context, who clients) error {
+			return who.kube.CoreV1().RESTClient().Get().AbsPath(nodeValuesPath, ours).Do(ctx).Error()
+		},
+		"read all NodeValues": func(ctx context.Context, who clients) error {
+			return who.kube.CoreV1().RESTClient().Get().AbsPath(nodeValuesPath).Do(ctx).Error()
 		},
 		"read secrets": func(ctx context.Context, who clients) error {
 			_, err := who.kube.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
@@ -467,6 +478,14 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 				Body([]byte(`{"status":{"notifications":{}}}`)).Do(ctx).Error()
 			return ignoreNotFound(err)
 		},
+		"judge NodeValues, and note them on a Node": func(ctx context.Context, who clients) error {
+			rest := who.kube.CoreV1().RESTClient()
+			return errors.Join(rest.Get().AbsPath(nodeValuesPath).Do(ctx).Error(),
+				ignoreNotFound(rest.Patch(types.MergePatchType).AbsPath(nodeValuesPath, "none", "status").
+					Body([]byte(`{"status":{"observedGeneration":1}}`)).Do(ctx).Error()),
+				patchNode(theirs, `{"metadata":{"annotations":{%q:"{}"}}}`, api.EntriesKey)(ctx, who),
+				patchNode(theirs, `{"metadata":{"annotations":{%q:null}}}`, api.EntriesKey)(ctx, who))
+		},
 		"ask what a node waits for": func(ctx context.Context, who clients) error {
 			_, err := who.mc.MachineconfigurationV1().MachineConfigNodes().Get(ctx, "none", metav1.GetOptions{})
 			return ignoreNotFound(err)
@@ -542,6 +561,7 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 	})
 	refuse(t, controller, "does not change these annotations", map[string]attempt{
 		"say where a node is": patchNode(theirs, `{"metadata":{"annotations":{%q:"x"}}}`, api.CurrentConfig),
+		"give a node a value": patchNode(theirs, `{"metadata":{"annotations":{%q:"x"}}}`, api.ValuePrefix+"address"),
 	})
 	refuse(t, controller, "UpdateInProgress:PreferNoSchedule only", map[string]attempt{
 		"cordon a node": patchNode(theirs, `{"spec":{"unschedulable":true}}`),
@@ -578,6 +598,10 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 		"evict a pod":                evict(c, "kept", "pod"),
 		"run a pod": func(ctx context.Context, who clients) error {
 			return createPod(ctx, who, "kept", "mine", "")
+		},
+		"make NodeValues": func(ctx context.Context, who clients) error {
+			return who.kube.CoreV1().RESTClient().Post().AbsPath(nodeValuesPath).Body([]byte(`{"apiVersion":` +
+				`"noderefit.dev/v1alpha1","kind":"NodeValues","metadata":{"name":"theirs"},"spec":{"values":{}}}`)).Do(ctx).Error()
 		},
 		"delete a MachineConfigPool": deletePool("worker"),
 		"change the disruption policies": func(ctx context.Context, who clients) error {
@@ -738,8 +762,8 @@ func eventuallyKnown(t *testing.T, who clients, namespace, name string) {
 // A controller tells by this list whether a silent node has answered: no account may write what is the other's word.
 func TestThePoliciesTellTheAgentsAnnotationsFromTheControllers(t *testing.T) {
 	key := regexp.MustCompile(`'((?:machineconfiguration\.openshift\.io|noderefit\.dev)/[A-Za-z-]*[A-Za-z])'`)
-	of := []string{api.ControlPlaneTopology, api.DesiredConfig, api.ArrivedKey, api.AwaitedKey, api.Lift, api.OrdersKey, api.RebootKey,
-		api.TriedKey, api.ValuesKey}
+	of := []string{api.ControlPlaneTopology, api.DesiredConfig, api.ArrivedKey, api.AwaitedKey, api.Lift, api.EntriesKey, api.OrdersKey,
+		api.RebootKey, api.TriedKey, api.ValuesKey}
 	people := []string{api.HoldKey, api.TrialKey} // the controller's list has what it may write, the agent's what it may not
 	for account, want := range map[string][]string{"daemon": slices.Sorted(slices.Values(slices.Concat(of, people))), "controller": of} {
 		file := root + "/packaging/kustomize/base/objects/policy-" + account + ".yaml"

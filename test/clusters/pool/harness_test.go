@@ -100,6 +100,7 @@ func (l *lab) clear() {
 		l.MachineConfigs.MachineconfigurationV1().MachineConfigPools().DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		l.Client.CoordinationV1().Leases(api.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		l.Client.CoreV1().RESTClient().Delete().AbsPath(policiesPath).Do(ctx).Error(),
+		l.Client.CoreV1().RESTClient().Delete().AbsPath(nodeValuesPath).Do(ctx).Error(),
 	); err != nil {
 		l.t.Error(err)
 	}

@@ -43,7 +43,7 @@ func (n *node) naming() string {
 // tell does what the pool controller does.
 func (n *node) tell(config string, given map[string]string) string {
 	n.t.Helper()
-	told := api.NodeValues{Config: config, Digest: values.Digest(given), Values: given}
+	told := api.ToldValues{Config: config, Digest: values.Digest(given), Values: given}
 	n.patch(`{"metadata":{"annotations":{%q:%q,%q:%q}}}`, api.DesiredConfig, config, api.ValuesKey, api.Encode(told))
 	return api.MadeName(config, told.Digest)
 }
@@ -70,7 +70,7 @@ func TestANodeMakesItsOwnOfAConfigurationThatNamesValues(t *testing.T) {
 	n.waitState(api.Done, second)
 	// A head that starts anew, and is told the digest alone, finds the values in the host's copy.
 	n.patch(`{"metadata":{"annotations":{%q:%q}}}`, api.ValuesKey,
-		api.Encode(api.NodeValues{Config: b, Digest: api.ValuesOf(first)}))
+		api.Encode(api.ToldValues{Config: b, Digest: api.ValuesOf(first)}))
 	n.waitState(api.Done, first)
 }
 
