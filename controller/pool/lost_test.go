@@ -22,22 +22,22 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// definition answers for the definition of RolloutPolicies, which was made at a time; zero: it is missing.
+// definition answers for the definition of RolloutPolicies, by its age when the question comes; zero: it is missing.
 type definition struct {
 	client.Reader
 
-	made time.Time
-	err  error
+	age time.Duration
+	err error
 }
 
 func (d definition) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	if d.err != nil {
 		return d.err
 	}
-	if d.made.IsZero() {
+	if d.age == 0 {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "customresourcedefinitions"}, key.Name)
 	}
-	o.SetCreationTimestamp(metav1.NewTime(d.made))
+	o.SetCreationTimestamp(metav1.NewTime(time.Now().Add(-d.age)))
 	return nil
 }
 
@@ -55,15 +55,15 @@ func TestAControllerThatBeginsHoldsPoolsWhosePolicyWentWithItsDefinition(t *test
 	}{
 		"no definition": {note: note, says: "rolloutpolicies.noderefit.dev is missing: install it"},
 		"no definition, as the cluster never had it": {},
-		"one that came since":                        {note: note, definition: definition{made: now.Add(-2 * time.Hour)}, says: "only since the controller started"},
-		"made again":                                 {note: note, definition: definition{made: now.Add(-time.Minute)}, governed: true, says: "was made again"},
-		"made again a while ago":                     {note: note, definition: definition{made: now.Add(-6 * time.Minute)}, governed: true},
-		"older than the policy that is deleted":      {note: note, definition: definition{made: now.Add(-2 * time.Hour)}, governed: true},
+		"one that came since":                        {note: note, definition: definition{age: 2 * time.Hour}, says: "only since the controller started"},
+		"made again":                                 {note: note, definition: definition{age: time.Minute}, governed: true, says: "was made again"},
+		"made again a while ago":                     {note: note, definition: definition{age: 6 * time.Minute}, governed: true},
+		"older than the policy that is deleted":      {note: note, definition: definition{age: 2 * time.Hour}, governed: true},
 		"the API server does not say":                {note: note, definition: definition{err: errors.New("no answer")}, governed: true, says: "no answer"},
 		"a note that can't be read":                  {note: "oops", says: "is missing"},
-		"a note that can't be read, and no wish":     {note: "oops", definition: definition{made: now.Add(-time.Hour)}, governed: true},
+		"a note that can't be read, and no wish":     {note: "oops", definition: definition{age: time.Hour}, governed: true},
 		"the policy is there, and for another pool": {
-			note: note, definition: definition{made: now.Add(-time.Minute)}, governed: true,
+			note: note, definition: definition{age: time.Minute}, governed: true,
 			policies: []api.RolloutPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "careful"}, Spec: api.RolloutPolicySpec{Pools: []string{"x"}}}},
 		},
 	} {
