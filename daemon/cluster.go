@@ -414,13 +414,14 @@ func (c *cluster) policy(ctx context.Context) ([]byte, error) {
 	return data, nil
 }
 
-// checkConfig checks that the content of a rendered configuration fits its name.
+// checkConfig checks that the content of a rendered configuration fits its name. Values of a node, which the host's copy
+// has, are no part of the content.
 func checkConfig(name string, document []byte) error {
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(document, mc); err != nil {
 		return &typedError{reason: reasonConfigInvalid, err: fmt.Errorf("MachineConfig %s: %w", name, err)}
 	}
-	cfg, err := machineconfig.ParseRendered(mc)
+	cfg, err := machineconfig.ParseRendered(machineconfig.Unfilled(mc))
 	if err != nil {
 		return &typedError{reason: reasonConfigInvalid, err: fmt.Errorf("MachineConfig %s: %w", name, err)}
 	}
@@ -438,23 +439,19 @@ func (c *cluster) restore(ctx context.Context, name string, document []byte) (bo
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	name = api.Rendered(name)
+	if err := checkConfig(name, document); err != nil {
+		return false, fmt.Errorf("the host's copy: %w", err)
+	}
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(document, mc); err != nil {
 		return false, err
 	}
 	mc = machineconfig.Unfilled(mc)
-	pools, err := json.Marshal(mc)
-	if err != nil {
-		return false, err
-	}
-	if err := checkConfig(name, pools); err != nil {
-		return false, fmt.Errorf("the host's copy: %w", err)
-	}
 	// The render controller sets the owners: those in the copy may be objects that are gone.
 	mc.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: mc.Labels, Annotations: mc.Annotations}
 	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, api.RestoredFrom, c.name)
 	options := metav1.CreateOptions{FieldManager: api.Daemon}
-	_, err = c.kube.MachineConfigs().Create(ctx, mc, options)
+	_, err := c.kube.MachineConfigs().Create(ctx, mc, options)
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/values"
 )
 
 // withValues puts the values that the node was told into a pool's configuration. A node that is sent back is told the
@@ -26,6 +27,10 @@ func (h *Head) withValues(ctx context.Context, name string, document []byte, tol
 			return nil, fmt.Errorf("reading the values of this node for %s from the host's copy: %w", mc.Name, err)
 		}
 		return data, nil
+	}
+	if told.Values != nil && values.Digest(told.Values) != told.Digest {
+		return nil, fmt.Errorf("annotation %s: the values are not those of the digest %s: the pool controller writes both",
+			api.ValuesKey, told.Digest)
 	}
 	return json.Marshal(machineconfig.With(mc, told.Values))
 }

@@ -79,6 +79,8 @@ type File struct {
 	// empty file is made.
 	NoContents bool
 	Append     bool // the document appends to the file, which can't be reconciled
+	// FromValues reports whether values of a node are in the path or the contents.
+	FromValues bool
 	// Reference is where a node fetches the contents, nil where the document has them. Contents are nil then until a host
 	// has fetched them, and not nil afterwards.
 	Reference *Reference

@@ -284,9 +284,10 @@ func (p *parsed) made() (*Config, error) {
 		return c, nil
 	}
 	suffix := note
+	var filled map[string]bool
 	if note == withoutValues {
 		p.leaveOut()
-	} else if suffix, err = p.fill(note); err != nil {
+	} else if suffix, filled, err = p.fill(note); err != nil {
 		return nil, err
 	}
 	template, name := c.Digest, c.Name
@@ -295,37 +296,45 @@ func (p *parsed) made() (*Config, error) {
 		return nil, err
 	}
 	c.Name, c.Template = name+"+"+suffix, template
+	for i := range c.Files {
+		c.Files[i].FromValues = filled[c.Files[i].Path]
+	}
 	return c, nil
 }
 
-// fill puts values into the texts, and checks what came out. It returns the digest of the values.
-func (p *parsed) fill(note string) (string, error) {
+// fill puts values into the texts, and checks what came out. It returns the digest of the values, and the paths of the
+// files that have values in them.
+func (p *parsed) fill(note string) (digest string, filled map[string]bool, err error) {
 	given, err := givenIn(note)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	missing := map[string]bool{}
+	filled = map[string]bool{}
 	err = p.texts(func(name string, place values.Place, text *string) error {
 		if _, named := p.places[name]; !named {
 			return nil
 		}
-		filled, err := values.Expand(*text, place, given)
+		out, err := values.Expand(*text, place, given)
 		if lacks, is := errors.AsType[*values.MissingError](err); is {
 			for _, key := range lacks.Keys {
 				missing[key] = true
 			}
 			return nil
 		}
-		if err == nil {
-			*text = filled
+		if err != nil {
+			return err
 		}
-		return err
+		if *text = out; place == values.Path {
+			filled[out] = true // both texts of a file have one name
+		}
+		return nil
 	})
 	if len(missing) > 0 {
-		return "", &values.MissingError{Keys: slices.Sorted(maps.Keys(missing))}
+		return "", nil, &values.MissingError{Keys: slices.Sorted(maps.Keys(missing))}
 	}
 	if err != nil {
-		return "", errors.New(message.OneLine(err.Error()))
+		return "", nil, errors.New(message.OneLine(err.Error()))
 	}
 	seen := map[string]bool{}
 	for _, f := range p.cfg.Storage.Files {
@@ -335,9 +344,9 @@ func (p *parsed) fill(note string) (string, error) {
 		seen[f.Path] = true
 	}
 	if err = errors.Join(err, checkIgnition(&p.cfg), checkTogether(&p.cfg), checkSpec(&p.spec)); err != nil {
-		return "", errors.New("with the node's values: " + message.OneLine(err.Error()))
+		return "", nil, errors.New("with the node's values: " + message.OneLine(err.Error()))
 	}
-	return values.Digest(given), nil
+	return values.Digest(given), filled, nil
 }
 
 // leaveOut drops the files, units, drop-ins and arguments that name values.

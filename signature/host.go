@@ -3,6 +3,7 @@
 package signature
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -92,11 +93,11 @@ func Refusal(t Tree, cfg *machineconfig.Config) string {
 	case cfg.Former != "" && cfg.Former == cfg.Digest:
 		return "the host demands a signature, and the digest that an older version gave can't be signed: render it again"
 	default:
-		text := ""
+		text, digest := "", cmp.Or(cfg.Template, cfg.Digest) // nobody can sign what a node makes of its values
 		if cfg.Object != nil {
 			text = cfg.Object.Annotations[api.SignaturesKey]
 		}
-		if why = Missing(keys, cfg.Digest, text); why == "" {
+		if why = Missing(keys, digest, text); why == "" {
 			return ""
 		}
 	}
@@ -117,6 +118,9 @@ func locksOut(cfg *machineconfig.Config) string {
 	for _, f := range cfg.Files {
 		if path.Dir(f.Path) != Dir || !isKey(path.Base(f.Path)) {
 			continue
+		}
+		if f.FromValues {
+			return f.Path + ": a value of the node may not decide which keys the host trusts"
 		}
 		if f.Reference != nil || f.NoContents {
 			return f.Path + ": a key has to have its contents in the configuration"

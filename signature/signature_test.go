@@ -292,6 +292,37 @@ func TestWhatAHostRefuses(t *testing.T) {
 	}
 }
 
+// What a key signs is the pool's configuration. The digest of what a node made of it is nobody's, and the values that a
+// node has may not choose the keys.
+func TestOfAConfigurationWithValuesThePoolsIsSigned(t *testing.T) {
+	key := newKey(t)
+	trusting := host{files: map[string]string{"release.pem": public(t, key)}, exposed: ""}
+	made := strings.Repeat("0c", 32)
+	filled := func(f machineconfig.File) []machineconfig.File {
+		f.Path, f.Mode, f.FromValues = Dir+"/new.pem", 0o644, true
+		return []machineconfig.File{f}
+	}
+	for name, c := range map[string]struct {
+		host     host
+		template string
+		text     string
+		files    []machineconfig.File
+		want     string
+	}{
+		"the pool's is signed":    {host: trusting, template: digest, text: signed(t, key, digest), want: ""},
+		"the node's own is":       {host: trusting, template: digest, text: signed(t, key, made), want: "it has no signature"},
+		"without values":          {host: trusting, text: signed(t, key, made), want: ""},
+		"a key by a value":        {host: host{fails: fs.ErrNotExist, exposed: ""}, template: digest, files: filled(machineconfig.File{Contents: []byte(public(t, key))}), want: "a value of the node"},
+		"a signed key by a value": {host: trusting, template: digest, text: signed(t, key, digest), files: filled(machineconfig.File{Contents: []byte(public(t, key))}), want: "a value of the node"},
+	} {
+		cfg := &machineconfig.Config{Name: "rendered-worker-" + digest[:32] + "+0a0b0c0d", Digest: made, Template: c.template, Files: c.files,
+			Object: &mcfgv1.MachineConfig{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.SignaturesKey: c.text}}}}
+		if why := Refusal(c.host, cfg); (why == "") != (c.want == "") || c.want != "" && !strings.Contains(why, c.want) {
+			t.Errorf("%s: %q, want %q", name, why, c.want)
+		}
+	}
+}
+
 func write(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "signatures.yaml")

@@ -49,23 +49,45 @@ func PlaceOf(name string) Place {
 
 func (p Place) quotes() bool { return p != Path && p != File }
 
-// before returns the literal text of pieces from the last line break on. Placeholders count as one letter.
-func before(pieces []piece) string {
+// before returns the literal text of pieces from the last line break on. Placeholders count as one letter. In a systemd
+// file a line goes on behind a \ at its end.
+func (p Place) before(pieces []piece) string {
 	var b strings.Builder
-	for _, p := range pieces {
-		if p.named != nil {
+	for _, one := range pieces {
+		if one.named != nil {
 			b.WriteString("x")
 		} else {
-			b.WriteString(p.literal)
+			b.WriteString(one.literal)
 		}
 	}
 	text := b.String()
+	if p == Unit {
+		text = strings.ReplaceAll(text, "\\\n", " ")
+	}
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
 // right reports whether a place on a line is right of the first =.
 func right(line string) bool {
 	return strings.Contains(line, "=") && !strings.ContainsAny(line[:1], "#;[")
+}
+
+// misplaced returns why a value may not stand behind that much of a line, "" where it may. A value never chooses the name
+// of a setting or of an argument.
+func (p Place) misplaced(kind, line string) string {
+	switch p {
+	case Argument:
+		if line == "" || isSpace(rune(line[len(line)-1])) && strings.Count(line, `"`)%2 == 0 {
+			return "a value may not begin a kernel argument"
+		}
+	case Unit, KeyFile:
+		comment := kind != textType && strings.HasPrefix(line, "#")
+		if !right(line) && !comment {
+			return "a value stands behind a = in " + string(p)
+		}
+	default:
+	}
+	return ""
 }
 
 // fill returns the pieces with their values, which have passed the tests of their types.
@@ -80,13 +102,13 @@ func (p Place) fill(pieces []piece, given map[string]string) (string, error) {
 		var err error
 		switch p {
 		case YAML:
-			value = quoteYAML(one.named, value, before(pieces[:i]), pieces[i+1].literal)
+			value = quoteYAML(one.named, value, p.before(pieces[:i]), pieces[i+1].literal)
 		case Unit:
-			value, err = quoteUnit(one.named, value, before(pieces[:i]))
+			value, err = quoteUnit(one.named, value, p.before(pieces[:i]))
 		case KeyFile:
 			value, err = quoteKey(one.named, value)
 		case Argument:
-			err = fitsArgument(one.named, value, before(pieces[:i]))
+			err = fitsArgument(one.named, value, p.before(pieces[:i]))
 		case Path:
 			if strings.Contains(value, "/") || value == "." || value == ".." {
 				err = &invalidError{*one.named, "is not one part of a path"}
@@ -158,8 +180,6 @@ func fitsArgument(p *Placeholder, value, line string) error {
 	switch {
 	case strings.Contains(value, `"`):
 		return &invalidError{*p, `has ", which can't be quoted in a kernel argument`}
-	case line == "" && strings.HasPrefix(value, "-"):
-		return &invalidError{*p, "begins a kernel argument with -"}
 	case strings.ContainsFunc(value, isSpace) && strings.Count(line, `"`)%2 == 0:
 		return &invalidError{*p, `has a space and does not stand between "`}
 	}
@@ -206,7 +226,7 @@ func sameTree(pieces []piece, given map[string]string, filled string) error {
 		}
 		mark, value := fmt.Sprintf("noderefitValue%dMark", i), given[p.named.Key]
 		marks = append(marks, mark, value)
-		line := before(pieces[:i])
+		line := YAML.before(pieces[:i])
 		if n, err := strconv.Atoi(value); err == nil && p.named.Type == "number" && !strings.HasSuffix(line, `"`) &&
 			!strings.HasSuffix(line, "'") {
 			numbers[mark] = n
@@ -221,10 +241,27 @@ func sameTree(pieces []piece, given map[string]string, filled string) error {
 	if err != nil {
 		return errors.New("with the node's values the file is no YAML; put the placeholder between \"")
 	}
-	if reflect.DeepEqual(marked(want, numbers, strings.NewReplacer(marks...)), any(have)) {
+	// A value that is a key beside it would take the key's place: the trees have another number of keys then.
+	if keys(want) == keys(have) && reflect.DeepEqual(marked(want, numbers, strings.NewReplacer(marks...)), any(have)) {
 		return nil
 	}
 	return errors.New("a value changes the meaning of the YAML around it; put the placeholder between \"")
+}
+
+// keys returns how many keys the maps of a document have.
+func keys(node any) int {
+	n := 0
+	switch in := node.(type) {
+	case []any:
+		for _, one := range in {
+			n += keys(one)
+		}
+	case map[any]any:
+		for _, one := range in {
+			n += 1 + keys(one)
+		}
+	}
+	return n
 }
 
 func documents(text string) ([]any, error) {

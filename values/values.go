@@ -175,8 +175,8 @@ func In(text string, place Place) ([]Placeholder, error) {
 		if p.named.Type == textType && !place.quotes() {
 			return nil, fmt.Errorf("placeholder %s: %s has no known quoting for a text; use the type word", p.named, place)
 		}
-		if p.named.Type == textType && place != YAML && !right(before(pieces[:i])) && place != Argument {
-			return nil, fmt.Errorf("placeholder %s: a text stands behind a = in %s", p.named, place)
+		if why := place.misplaced(p.named.Type, place.before(pieces[:i])); why != "" {
+			return nil, fmt.Errorf("placeholder %s: %s", p.named, why)
 		}
 		out = append(out, *p.named)
 	}

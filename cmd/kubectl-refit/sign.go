@@ -118,7 +118,7 @@ func readRendered(path string) (*machineconfig.Config, error) {
 		return nil, fmt.Errorf("reading %s: has %d MachineConfigs where one rendered configuration is needed", path,
 			len(docs.Configs))
 	}
-	mc := docs.Configs[0].Object
+	mc := machineconfig.Unfilled(docs.Configs[0].Object) // the copy of a host has its values
 	cfg, err := machineconfig.Parse(mc)
 	if err != nil {
 		return nil, err

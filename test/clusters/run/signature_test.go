@@ -54,7 +54,7 @@ func (n *node) sign(config string, key ed25519.PrivateKey) {
 	mcs := n.MachineConfigs.MachineconfigurationV1().MachineConfigs()
 	mc, err := mcs.Get(n.ctx(), config, metav1.GetOptions{})
 	n.must(err)
-	cfg, err := machineconfig.Parse(mc)
+	cfg, err := machineconfig.Parse(machineconfig.Unfilled(mc))
 	n.must(err)
 	made, err := signature.Sign(key, cfg.Digest)
 	n.must(err)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -72,6 +73,30 @@ func TestANodeMakesItsOwnOfAConfigurationThatNamesValues(t *testing.T) {
 	n.patch(`{"metadata":{"annotations":{%q:%q}}}`, api.ValuesKey,
 		api.Encode(api.ToldValues{Config: b, Digest: api.ValuesOf(first)}))
 	n.waitState(api.Done, first)
+}
+
+// A signature is of the pool's configuration: values need none, and nothing that stands beside the content counts.
+func TestOneSignatureIsForAllValues(t *testing.T) {
+	n := newNode(t)
+	key := n.trusts()
+	b := n.naming()
+	_, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigs().Patch(n.ctx(), b, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"`+api.ValuesKey+`":"none"}}}`), metav1.PatchOptions{})
+	n.must(err)
+	n.tell(b, map[string]string{"labels/rack": "r1"})
+	n.wait("refused", func(_ *corev1.Node, a api.Node) bool {
+		return a.State == api.Unreconcilable && strings.Contains(a.Reason, "no signature")
+	})
+	n.sign(b, key)
+	n.waitState(api.Done, api.MadeName(b, values.Digest(map[string]string{"labels/rack": "r1"})))
+	n.waitState(api.Done, n.tell(b, map[string]string{"labels/rack": "r2"}))
+
+	// What is no value of that name is not looked at.
+	n.patch(`{"metadata":{"annotations":{%q:%q}}}`, api.ValuesKey,
+		api.Encode(api.ToldValues{Config: b, Digest: "00000000", Values: map[string]string{"labels/rack": "r3"}}))
+	n.wait("held", func(_ *corev1.Node, a api.Node) bool {
+		return a.State == api.Degraded && strings.Contains(a.Reason, "annotation "+api.ValuesKey)
+	})
 }
 
 func TestANodeWithoutAValueServesAndNamesIt(t *testing.T) {

@@ -38,8 +38,14 @@ func (tr *tree) signer(name string) signer {
 // rendered is the file of what a pool is rendered to from one document, with the signatures of these keys.
 func (tr *tree) rendered(keys []signer, parts ...part) string {
 	tr.Helper()
+	return tr.renderedWith(keys, "{}", parts...)
+}
+
+// renderedWith is the same of a document with annotations.
+func (tr *tree) renderedWith(keys []signer, annotations string, parts ...part) string {
+	tr.Helper()
 	source := tr.save(strings.Replace(doc("50-worker", parts...), `"name":"50-worker"`,
-		`"name":"50-worker","labels":{"machineconfiguration.openshift.io/role":"worker"}`, 1))
+		`"name":"50-worker","labels":{"machineconfiguration.openshift.io/role":"worker"},"annotations":`+annotations, 1))
 	render := func(files ...string) string {
 		return run(tr.T, tr.docs, "machine-config-controller", append([]string{"render", "--pool", "worker"}, files...)...).ok(tr.T).stdout
 	}
@@ -141,6 +147,46 @@ func TestAHostTakesOnlyWhatATrustedKeySigned(t *testing.T) {
 	// The keys go by a signed configuration alone; after that nothing is asked for.
 	tr.takes(tr.rendered([]signer{next}, f("4")))
 	tr.takes(open)
+}
+
+// One signature is for the pool's configuration, whatever its nodes make of it. What values say, nobody signs: they get
+// no further than to their places, and to no key.
+func TestASignatureIsOfThePoolsConfigurationAndNotOfValues(t *testing.T) {
+	tr := newTree(t)
+	key := tr.signer("release")
+	tr.put("etc/noderefit/trust.d/release.pem", key.public, 0o644)
+	named := func(keys []signer, parts ...part) string {
+		return tr.renderedWith(keys, `{"noderefit.dev/placeholders":"true"}`, parts...)
+	}
+	values := func(name string) string { return tr.values(map[string]string{"name": name, "values/file": "key"}) }
+	apply := func(text, name string) result {
+		return tr.run("apply", "--os", "none", "--config", tr.yaml(text), "--values", values(name))
+	}
+	address := withFile("/etc/f", "on @{hostname:name}\n")
+	unsigned, signed := named(nil, address), named([]signer{key}, address)
+	before := tr.all()
+	apply(unsigned, "web-1").is(t, 3, "no signature")
+	// The same text without values is another configuration, and so is one whose values stand elsewhere.
+	apply(strings.Replace(signed, "noderefit.dev/placeholders:", "noderefit.dev/placed:", 1), "web-1").is(t, 3, "no signature")
+	apply(signed, "web-1\nroot::0").is(t, 1, "name is not of the type hostname")
+	tr.same(before, tr.all(), snapshot.Untouched)
+	for _, name := range []string{"web-1", "web-2"} { // another value is an update, and needs no other signature
+		apply(signed, name).ok(t)
+		if got := tr.read("etc/f"); got != "on "+name+"\n" {
+			t.Errorf("the file has %q", got)
+		}
+	}
+	// Also what the author of a signed configuration left open to values is no key.
+	for path, text := range map[string]string{
+		trustDir + "next.pem":                "-----BEGIN PUBLIC KEY-----\n@{word:values/file}\n-----END PUBLIC KEY-----\n",
+		trustDir + "@{word:values/file}.pem": key.public,
+	} {
+		apply(named([]signer{key}, address, withFile(path, text)), "web-1").is(t, 3, "a value of the node may not decide which keys")
+	}
+	// The key goes by a signed configuration, and then values alone get nothing more.
+	tr.must(os.Remove(tr.path("etc/noderefit/trust.d/release.pem")))
+	apply(signed, "web-3").is(t, 3, "the directory has no key")
+	apply(signed, "web-2").ok(t) // what it has
 }
 
 // Ignition has written the same configuration before the agent is there, so a first boot is not judged. What comes after
