@@ -41,6 +41,7 @@ func TestRollouts(t *testing.T) {
 		{"controllers that are replaced midway lose and repeat nothing", leaderChanges},
 		{"controllers and agents one minor version apart finish what the others began", versionsApart},
 		{"a node that is deleted midway comes back and is finished", deletedMidway},
+		{"nodes make their own of one configuration by NodeValues", makeTheirOwn}, // the last: its values stay in the pool
 	} {
 		ok := t.Run(scenario.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the scenario takes too long"))

@@ -32,10 +32,12 @@ import (
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/kube"
+	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/lab/cluster"
 	"github.com/noderefit/noderefit/test/lab/fakehost"
 	"github.com/noderefit/noderefit/test/lab/programs"
+	"github.com/noderefit/noderefit/values"
 )
 
 // What a host takes for its part. A real one takes minutes; what it costs the cluster does not depend on that.
@@ -142,13 +144,17 @@ func (f *Fleet) furnish() error {
 	return f.change()
 }
 
-// change writes another version of the pool's one MachineConfig: a file that asks for a reboot.
+// change writes another version of the pool's one MachineConfig: a file that asks for a reboot, and has the name of its
+// node in it, so that figures have what values of nodes cost.
 func (f *Fleet) change() error {
 	f.version++
 	mc := &mcfgv1.MachineConfig{
-		ObjectMeta: metav1.ObjectMeta{Name: "50-scale", Labels: map[string]string{api.Role: pool}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "50-scale", Labels: map[string]string{api.Role: pool},
+			Annotations: map[string]string{"noderefit.dev/placeholders": "true"},
+		},
 		Spec: mcfgv1.MachineConfigSpec{Config: runtime.RawExtension{Raw: fmt.Appendf(nil,
-			`{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/scale","contents":{"source":"data:,%d"}}]}}`,
+			`{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/scale","contents":{"source":"data:,%d%%20@%%7Bhostname:name%%7D"}}]}}`,
 			f.version)}},
 	}
 	mcs := f.MachineConfigs.MachineconfigurationV1().MachineConfigs()
@@ -169,7 +175,7 @@ func (f *Fleet) Grow(n int) error {
 	if err := f.moved(""); err != nil {
 		return err
 	}
-	name, document, err := f.rendered()
+	mc, err := f.rendered()
 	if err != nil {
 		return err
 	}
@@ -183,11 +189,19 @@ func (f *Fleet) Grow(n int) error {
 			},
 			Gone: n.gone, Back: n.back,
 		})
-		n.host.Commit(name, document)
+		document, err := json.Marshal(machineconfig.With(mc, n.values()))
+		if err != nil {
+			return err
+		}
+		n.host.Commit(n.makes(mc.Name), document)
 		f.nodes = append(f.nodes, n)
 		group.Go(func() error {
 			object := cluster.KwokNode(n.name, map[string]string{api.NodeRole + pool: ""})
-			object.Annotations = map[string]string{api.CurrentConfig: name, api.DesiredConfig: name}
+			object.Annotations = map[string]string{
+				api.CurrentConfig: mc.Name, api.DesiredConfig: mc.Name,
+				api.MadeKey:   api.Encode(api.Made{Config: n.makes(mc.Name)}),
+				api.ValuesKey: api.Encode(api.ToldValues{Config: mc.Name, Digest: values.Digest(n.values()), Values: n.values()}),
+			}
 			if _, err := f.Client.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 				return err
 			}
@@ -200,18 +214,20 @@ func (f *Fleet) Grow(n int) error {
 	return f.settled()
 }
 
-// rendered is the pool's configuration, and the object as JSON.
-func (f *Fleet) rendered() (name string, document []byte, err error) {
-	if name, err = f.configuration(); err != nil {
-		return "", nil, err
-	}
-	mc, err := f.MachineConfigs.MachineconfigurationV1().MachineConfigs().Get(f.ctx, name, metav1.GetOptions{})
+// rendered is the pool's configuration.
+func (f *Fleet) rendered() (*mcfgv1.MachineConfig, error) {
+	name, err := f.configuration()
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	document, err = json.Marshal(mc)
-	return name, document, err
+	return f.MachineConfigs.MachineconfigurationV1().MachineConfigs().Get(f.ctx, name, metav1.GetOptions{})
 }
+
+// values are those of the node that the pool's configuration names.
+func (n *node) values() map[string]string { return map[string]string{"name": n.name} }
+
+// makes is the name of what the node makes of a configuration.
+func (n *node) makes(config string) string { return api.MadeName(config, values.Digest(n.values())) }
 
 // place puts a pod on a node that nothing brings back.
 func (f *Fleet) place(ctx context.Context, on string) error {
@@ -308,7 +324,7 @@ func (f *Fleet) done(p *mcfgv1.MachineConfigPool) (bool, error) {
 		return false, nil
 	}
 	for _, n := range f.nodes {
-		if n.host.Committed() != name {
+		if n.host.Committed() != n.makes(name) {
 			return false, nil
 		}
 	}
