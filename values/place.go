@@ -175,11 +175,14 @@ func quoteKey(p *Placeholder, value string) (string, error) {
 	return value, nil
 }
 
-// fitsArgument refuses what the kernel would read as more than one argument.
+// fitsArgument refuses what the kernel would read as more than one argument. To the kernel the byte 0xa0 is a space too,
+// and letters of UTF-8 have such bytes.
 func fitsArgument(p *Placeholder, value, line string) error {
 	switch {
 	case strings.Contains(value, `"`):
 		return &invalidError{*p, `has ", which can't be quoted in a kernel argument`}
+	case strings.ContainsFunc(value, func(r rune) bool { return r > '~' }):
+		return &invalidError{*p, "has a character that is not ASCII, which parts kernel arguments"}
 	case strings.ContainsFunc(value, isSpace) && strings.Count(line, `"`)%2 == 0:
 		return &invalidError{*p, `has a space and does not stand between "`}
 	}

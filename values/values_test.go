@@ -46,6 +46,7 @@ func TestAValueIsQuotedForWhereItStands(t *testing.T) {
 		"two arguments":                {Argument, "a=@{text:values/v}", "b init=/bin/sh", ""},
 		"a quoted argument":            {Argument, `a="@{text:values/v}"`, "b c", `a="b c"`},
 		"the end of a quoted argument": {Argument, `a="@{text:values/v}"`, `b" init=/bin/sh "`, ""},
+		"a byte that parts arguments":  {Argument, "a=@{text:values/v}", "xàinit=/bin/sh", ""},
 		"the end of the arguments":     {Argument, "@{text:values/v}", "--", ""},
 		"an argument by a word":        {Argument, "@{word:values/v}", "init=/bin/sh", ""},
 		"an argument by a host name":   {Argument, "@{hostname:values/v}", "rescue", ""},
