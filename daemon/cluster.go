@@ -414,8 +414,8 @@ func (c *cluster) policy(ctx context.Context) ([]byte, error) {
 	return data, nil
 }
 
-// checkConfig checks that the content of a rendered configuration fits its name. Values of a node, which the host's copy
-// has, are no part of the content.
+// checkConfig checks that the content of a rendered configuration fits its name. The values of a node, in the host's
+// copy, are no part of the content.
 func checkConfig(name string, document []byte) error {
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(document, mc); err != nil {

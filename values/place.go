@@ -72,8 +72,8 @@ func right(line string) bool {
 	return strings.Contains(line, "=") && !strings.ContainsAny(line[:1], "#;[")
 }
 
-// misplaced returns why a value may not stand behind that much of a line, "" where it may. A value never chooses the name
-// of a setting or of an argument.
+// misplaced returns why a value may not stand behind that much of a line, "" where it may. A value never chooses the
+// name of a setting or of an argument.
 func (p Place) misplaced(kind, line string) string {
 	switch p {
 	case Argument:
@@ -175,8 +175,8 @@ func quoteKey(p *Placeholder, value string) (string, error) {
 	return value, nil
 }
 
-// fitsArgument refuses what the kernel would read as more than one argument. To the kernel the byte 0xa0 is a space too,
-// and letters of UTF-8 have such bytes.
+// fitsArgument refuses what the kernel would read as more than one argument. To the kernel the byte 0xa0 is a space
+// too, and letters of UTF-8 have such bytes.
 func fitsArgument(p *Placeholder, value, line string) error {
 	switch {
 	case strings.Contains(value, `"`):

@@ -154,8 +154,8 @@ func (f *Fleet) change() error {
 			Annotations: map[string]string{"noderefit.dev/placeholders": "true"},
 		},
 		Spec: mcfgv1.MachineConfigSpec{Config: runtime.RawExtension{Raw: fmt.Appendf(nil,
-			`{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/scale","contents":{"source":"data:,%d%%20@%%7Bhostname:name%%7D"}}]}}`,
-			f.version)}},
+			`{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/scale","contents":{"source":"data:,%d%%20%s"}}]}}`,
+			f.version, "@%7Bhostname:name%7D")}},
 	}
 	mcs := f.MachineConfigs.MachineconfigurationV1().MachineConfigs()
 	_, err := mcs.Create(f.ctx, mc, metav1.CreateOptions{})
