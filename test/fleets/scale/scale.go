@@ -154,7 +154,7 @@ func (f *Fleet) change() error {
 			Annotations: map[string]string{"noderefit.dev/placeholders": "true"},
 		},
 		Spec: mcfgv1.MachineConfigSpec{Config: runtime.RawExtension{Raw: fmt.Appendf(nil,
-			`{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/scale","contents":{"source":"data:,%d%%20%s"}}]}}`,
+			`{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/scale","contents":{"source":"data:,%d-%s"}}]}}`,
 			f.version, "@%7Bhostname:name%7D")}},
 	}
 	mcs := f.MachineConfigs.MachineconfigurationV1().MachineConfigs()
