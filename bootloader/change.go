@@ -520,22 +520,28 @@ func (l *Loader) stage(w write, old bool) error {
 	return nil
 }
 
-// rename puts the new file in the place of the old one.
+// rename puts the new file in the place of the old one. vfat has no second names. It frees what a replaced file had as
+// soon as nobody holds the file. So the old file is held until the new one is on the disk under its name.
 func (l *Loader) rename(w write) error {
 	at, err := l.root.Resolve(w.Path)
 	if err != nil {
 		return err
 	}
 	dir := path.Dir(at)
+	release, err := l.root.Hold(at)
+	if err != nil {
+		return err
+	}
 	if w.data == nil {
 		err = l.root.Remove(at)
 	} else {
 		err = l.root.Replace(dir, staged(at), at)
 	}
-	if err != nil {
-		return err
+	err = errors.Join(err, l.root.Fsync(dir))
+	if err == nil && w.data != nil {
+		err = l.root.Fsync(at) // on vfat the place of the new contents is the file's to write, and not the directory's
 	}
-	return l.root.Fsync(dir)
+	return errors.Join(err, release())
 }
 
 // refreeze freezes the file system of "$1" for a moment, which empties its journal. Between the two only SIGKILL ends

@@ -35,9 +35,7 @@ func newDisk(t *testing.T) disk {
 		{"mkfs.ext4", "-q", "-b", "1024", d.image},
 		{"mount", "-o", "loop,commit=300", d.image, d.dir},
 	} {
-		if out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v: %s", argv, err, out)
-		}
+		run(t, argv...)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(d.dir, unix.MNT_DETACH); err != nil {
@@ -45,6 +43,13 @@ func newDisk(t *testing.T) disk {
 		}
 	})
 	return d
+}
+
+func run(t *testing.T, argv ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v: %s", argv, err, out)
+	}
 }
 
 // written is what the kernel has written to the disk so far.
@@ -205,6 +210,78 @@ func TestABootLoaderWithoutTheJournalSeesOneSideOfEachFile(t *testing.T) {
 					t.Errorf("%d disks were looked at", disks)
 				}
 			})
+		}
+	}
+}
+
+// A rename on vfat frees the replaced file at once, and writes the new one's place in the directory later. After a cut at
+// each moment the other side can be written, and no two files have the same clusters.
+func TestASystemPartitionSurvivesACut(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("to mount a file system takes root")
+	}
+	if _, err := exec.LookPath("mkfs.vfat"); err != nil {
+		t.Skipf("making a system partition: %v; apt-get install dosfstools", err)
+	}
+	mounted := func(image string) string {
+		t.Helper()
+		dir := t.TempDir()
+		out, err := exec.CommandContext(t.Context(), "mount", "-t", "vfat", "-o", "loop", image, dir).CombinedOutput()
+		if bytes.Contains(out, []byte("unknown filesystem type")) {
+			t.Skip("this machine's kernel has no vfat")
+		}
+		if err != nil {
+			t.Fatalf("mounting %s: %v: %s", image, err, out)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		return dir
+	}
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(image, make([]byte, 4<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mkfs.vfat", image)
+	// The kernel writes the blocks of a directory that it has just made with the directory above, until the next mount.
+	dir := mounted(image)
+	if err := errors.Join(madeAt(t, dir, fedora).Close(), unix.Unmount(dir, 0)); err != nil {
+		t.Fatal(err)
+	}
+	root := madeAt(t, mounted(image))
+	l := Find(root, nil)
+	only := Arguments{Append: arguments.Append, Owned: arguments.Owned, Wanted: arguments.Wanted}
+	change := prepared(t, l, only)
+	var disks []string
+	take := func(string) error {
+		name := filepath.Join(t.TempDir(), "disk")
+		disks = append(disks, name)
+		return os.WriteFile(name, disk{image: image}.written(t), 0o600)
+	}
+	l.checkpoint = func(at string) error { return errors.Join(take(at), root.Checkpoint(at)) }
+	if err := l.Write(t.Context(), change, false, take); err != nil {
+		t.Fatal(err)
+	}
+	if len(disks) < 4 {
+		t.Fatalf("%d disks were looked at", len(disks))
+	}
+	for n, name := range disks {
+		dir := mounted(name)
+		root := madeAt(t, dir)
+		again := Find(root, nil)
+		for _, old := range []bool{false, true} {
+			if err := again.Write(t.Context(), change, old, nil); err != nil {
+				t.Fatalf("disk %d, old %t: %v", n, old, err)
+			}
+		}
+		if err := errors.Join(again.Forget(change), root.Close(), unix.Unmount(dir, 0)); err != nil {
+			t.Fatal(err)
+		}
+		// What is left over of clusters is no harm; a file that has lost its own is.
+		text, _ := exec.CommandContext(t.Context(), "fsck.vfat", "-n", name).CombinedOutput()
+		for _, bad := range []string{"cluster chain length", "share", "Bad file name", "free cluster"} {
+			if strings.Contains(string(text), bad) {
+				t.Errorf("disk %d: %s", n, text)
+			}
 		}
 	}
 }

@@ -195,6 +195,20 @@ func (r *Root) Replace(dir, name, to string) error {
 	return wrapPath("replacing", to, err)
 }
 
+// Hold keeps what the file name has on the disk until release is called, also when the file is removed or replaced. A
+// file that is not there is held as well. Without a hold, a file system such as vfat frees the place of a replaced file
+// before the directory on the disk has the new one.
+func (r *Root) Hold(name string) (release func() error, err error) {
+	f, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() error { return nil }, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f.Close, nil
+}
+
 // Link makes name in the directory dir another name of the file or symbolic link at target.
 func (r *Root) Link(target, dir, name string) error {
 	from, base, err := r.openParent(target)
