@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -50,18 +51,19 @@ type Difference struct {
 // Host is the file system of a host.
 type Host interface {
 	ReadFile(name string) ([]byte, error)
+	MkdirAll(name string, mode uint32) error
 	WriteRecord(name string, data []byte, mode uint32) error
 }
 
 type fields = map[string]json.RawMessage
 
-// Keep writes down, in the file at path, what the machine was made with, which is what cfg has. A file that is there
-// stays, unless the machine is a new one. nil stands for a host without a configuration.
-func Keep(host Host, path string, cfg *machineconfig.Config, machine bool) error {
+// Keep writes down, in the file with that name, what the machine was made with, which is what cfg has. A file that is
+// there stays, unless the machine is a new one. nil stands for a host without a configuration.
+func Keep(host Host, at string, cfg *machineconfig.Config, machine bool) error {
 	if cfg == nil {
 		return nil
 	}
-	if _, err := host.ReadFile(path); !machine && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := host.ReadFile(at); !machine && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	made := cfg.Provision
@@ -78,7 +80,10 @@ func Keep(host Host, path string, cfg *machineconfig.Config, machine bool) error
 	}
 	data, err := json.Marshal(kept)
 	if err == nil {
-		err = host.WriteRecord(path, data, 0o600)
+		err = host.MkdirAll(path.Dir(at), 0o700) // a new machine has none
+	}
+	if err == nil {
+		err = host.WriteRecord(at, data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("keeping what the machine was made with: %w", err)
@@ -104,8 +109,8 @@ func madeFrom(host Host) *machineconfig.Config {
 }
 
 // Differing returns what cfg has else than the machine was made with. It is empty as long as nothing was kept.
-func Differing(host Host, path string, cfg *machineconfig.Config) ([]Difference, error) {
-	data, err := host.ReadFile(path)
+func Differing(host Host, at string, cfg *machineconfig.Config) ([]Difference, error) {
+	data, err := host.ReadFile(at)
 	if errors.Is(err, fs.ErrNotExist) || cfg == nil {
 		return nil, nil
 	}
@@ -114,7 +119,7 @@ func Differing(host Host, path string, cfg *machineconfig.Config) ([]Difference,
 		err = json.Unmarshal(data, &made)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s, which has what the machine was made with: %w", path, err)
+		return nil, fmt.Errorf("reading %s, which has what the machine was made with: %w", at, err)
 	}
 	return Compare(made, cfg.Provision), nil
 }

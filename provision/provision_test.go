@@ -65,6 +65,8 @@ func (d disk) ReadFile(name string) ([]byte, error) {
 	return []byte(text), nil
 }
 
+func (disk) MkdirAll(string, uint32) error { return nil }
+
 func (d disk) WriteRecord(name string, data []byte, _ uint32) error {
 	d[name] = string(data)
 	return nil
