@@ -136,9 +136,7 @@ func TestAPoolIsStagedThenApprovedThenUpdated(t *testing.T) {
 		`noderefit_pool_staged_nodes{pool="worker"}`:                                 "5",
 		`noderefit_pool_unstaged_nodes{pool="worker"}`:                               "0",
 	} {
-		if got := c.metric(t, series); got != want {
-			t.Errorf("%s is %q", series, got)
-		}
+		l.measures(c, series, want)
 	}
 	l.told(map[string][]string{})
 

@@ -69,9 +69,7 @@ func TestACanaryThatFailsItsGateGoesBackAndTheRolloutStops(t *testing.T) {
 	l.event("worker", "Held", closed)
 	l.explained("w-3", "GateClosed", closed)
 	l.explained("worker", "GateClosed", "the nodes go back")
-	if got := c.metric(t, `noderefit_pool_gates_closed{gate="healthy",policy="careful",pool="worker"}`); got != "1" {
-		t.Errorf("the metric is %q", got)
-	}
+	l.measures(c, `noderefit_pool_gates_closed{gate="healthy",policy="careful",pool="worker"}`, "1")
 	l.until("the policy says so", func() bool {
 		gates := l.getPolicy("careful").Status.Gates
 		return len(gates) == 1 && gates[0].Stage == "canary" && !gates[0].Passed && gates[0].Config == configB

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,6 +100,7 @@ func (l *lab) clear() {
 		l.Client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		l.MachineConfigs.MachineconfigurationV1().MachineConfigPools().DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		l.Client.CoordinationV1().Leases(api.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+		l.Client.CoreV1().Events(metav1.NamespaceDefault).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		l.Client.CoreV1().RESTClient().Delete().AbsPath(policiesPath).Do(ctx).Error(),
 		l.Client.CoreV1().RESTClient().Delete().AbsPath(nodeValuesPath).Do(ctx).Error(),
 	); err != nil {
@@ -200,6 +202,12 @@ func (c *controller) metric(t *testing.T, series string) string {
 		}
 	}
 	return ""
+}
+
+// measures waits until a metric has a value: it comes after what it counts.
+func (l *lab) measures(c *controller, series, want string) {
+	l.t.Helper()
+	l.until(series+" is "+want, func() bool { return c.metric(l.t, series) == want })
 }
 
 func freeAddress(t *testing.T) string {
@@ -482,14 +490,16 @@ func (a *agents) write(n progress.Node, state api.State, reason string, cordoned
 
 // eye watches the nodes from outside, and misses no state of any.
 type eye struct {
+	l    *lab
 	done sync.WaitGroup
 
 	mu    sync.Mutex
 	nodes map[string]progress.Node
+	// versions are the latest resource versions of nodes, deleted ones too.
+	versions map[string]int64
 	// told lists what each node was told to go to, in order, and when is the time of the last on our programs' clock.
 	told map[string][]string
 	when map[string]time.Time
-	now  func() time.Time
 	// order lists the nodes in the order in which they were told anything.
 	order []string
 	// most is how many nodes were out of service, or told to be, at one time.
@@ -502,7 +512,9 @@ type eye struct {
 }
 
 func openEye(l *lab) *eye {
-	e := &eye{nodes: map[string]progress.Node{}, told: map[string][]string{}, when: map[string]time.Time{}, now: l.now}
+	e := &eye{
+		l: l, nodes: map[string]progress.Node{}, versions: map[string]int64{}, told: map[string][]string{}, when: map[string]time.Time{},
+	}
 	list, err := l.Client.CoreV1().Nodes().List(l.ctx, metav1.ListOptions{})
 	if err != nil || len(list.Items) != 0 {
 		l.t.Fatalf("listing nodes, of which there should be none: %d, %v", len(list.Items), err)
@@ -515,16 +527,17 @@ func openEye(l *lab) *eye {
 		defer w.Stop()
 		for event := range w.ResultChan() {
 			if n, ok := event.Object.(*corev1.Node); ok {
-				e.see(event.Type, progress.ReadNode(n))
+				e.see(event.Type, progress.ReadNode(n), version(n))
 			}
 		}
 	})
 	return e
 }
 
-func (e *eye) see(what watch.EventType, n progress.Node) {
+func (e *eye) see(what watch.EventType, n progress.Node, version int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.versions[n.Name] = version
 	old, known := e.nodes[n.Name]
 	if what == watch.Deleted {
 		delete(e.nodes, n.Name)
@@ -534,7 +547,7 @@ func (e *eye) see(what watch.EventType, n progress.Node) {
 	if known && old.Desired != n.Desired {
 		e.told[n.Name] = append(e.told[n.Name], n.Desired)
 		e.order = append(e.order, n.Name)
-		e.when[n.Name] = e.now()
+		e.when[n.Name] = e.l.now()
 		if !e.arrived.IsZero() {
 			e.waits = append(e.waits, time.Since(e.arrived))
 			e.arrived = time.Time{}
@@ -553,6 +566,31 @@ func (e *eye) see(what watch.EventType, n progress.Node) {
 	e.pulls = max(e.pulls, pulling(e.nodes))
 }
 
+// version is the resource version of a node. The API server counts them.
+func version(n *corev1.Node) int64 {
+	v, _ := strconv.ParseInt(n.ResourceVersion, 10, 64)
+	return v
+}
+
+// catchUp waits until the eye has seen all that is on the nodes now: a watch comes later than a read.
+func (e *eye) catchUp() {
+	list, err := e.l.Client.CoreV1().Nodes().List(e.l.ctx, metav1.ListOptions{})
+	if err != nil {
+		return // the lab ends
+	}
+	behind := func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return slices.ContainsFunc(list.Items, func(n corev1.Node) bool { return e.versions[n.Name] < version(&n) })
+	}
+	for end := time.Now().Add(patience); behind(); time.Sleep(poll) {
+		if time.Now().After(end) {
+			e.l.t.Error("the watch of the nodes has stopped")
+			return
+		}
+	}
+}
+
 // sentAt is when a node was told something last, on our programs' clock.
 func (e *eye) sentAt(node string) time.Time {
 	e.mu.Lock()
@@ -562,6 +600,7 @@ func (e *eye) sentAt(node string) time.Time {
 
 // forget begins anew.
 func (e *eye) forget() {
+	e.catchUp()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.told, e.order, e.most, e.waits, e.arrived = map[string][]string{}, nil, 0, nil, time.Time{}
@@ -569,6 +608,7 @@ func (e *eye) forget() {
 }
 
 func (e *eye) seen() (told map[string][]string, order []string, most int) {
+	e.catchUp()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	told = map[string][]string{}

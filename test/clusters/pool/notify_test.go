@@ -284,15 +284,11 @@ func TestARolloutIsToldAndItsNodesAreSilentAcrossARestart(t *testing.T) {
 	held := "cluster=prod,instance=w-0 cluster=prod,node=w-0"
 	l.silent(quiet, held)
 	_, before := l.silenced(quiet)
-	if got := c.metric(t, `noderefit_silenced_nodes{policy="careful"}`); got != "1" {
-		t.Errorf("the metric is %q", got)
-	}
+	l.measures(c, `noderefit_silenced_nodes{policy="careful"}`, "1")
 
 	c.stop(t, syscall.SIGKILL)
 	c = l.telling()
-	l.until("the next controller has found the silences", func() bool {
-		return c.metric(t, `noderefit_silenced_nodes{policy="careful"}`) == "1"
-	})
+	l.measures(c, `noderefit_silenced_nodes{policy="careful"}`, "1") // the next controller has found the silences
 	if got, after := l.silenced(quiet); got != held || !slices.Equal(before, after) {
 		t.Errorf("after a restart %s, %v; before %v", got, after, before)
 	}

@@ -257,9 +257,12 @@ func TestAFailureBudgetIsSpent(t *testing.T) {
 	})
 }
 
+// started is when the tests began. A test may run over midnight.
+var started = time.Now().UTC()
+
 // evening is the time of the tests' clock at which windows open, of a day to come.
 func evening(hour, minute int) time.Time {
-	day := time.Now().UTC().AddDate(0, 0, 2)
+	day := started.AddDate(0, 0, 2)
 	return time.Date(day.Year(), day.Month(), day.Day(), hour, minute, 0, 0, time.UTC)
 }
 

@@ -104,9 +104,9 @@ func TestWantedRebootsGoThroughWindowStageAndGateAndStopWhereOneFails(t *testing
 	l.until("the condition says so", func() bool {
 		return strings.Contains(l.condition("worker", api.PoolRebootsWanted), "node w-1 since ")
 	})
-	if c.metric(t, `noderefit_node_reboot_wanted{kind="Packages",node="w-1",pool="worker"}`) == "" {
-		t.Error("no metric has the reboot that w-1 wants")
-	}
+	l.until("a metric has the reboot that w-1 wants", func() bool {
+		return c.metric(t, `noderefit_node_reboot_wanted{kind="Packages",node="w-1",pool="worker"}`) != ""
+	})
 	l.mustPatchNode("w-1", `{"metadata":{"labels":{"canary":"yes"}}}`)
 	l.governed("careful", `{"pools":["worker"],"reboots":"Roll",
 		"rebootWindows":{"open":[{"cron":"0 3 * * *","durationMinutes":180}]},

@@ -125,9 +125,7 @@ func checkTelling(l *lab, c *controller) {
 		`noderefit_pool_quarantined{pool="worker"}`:           "0",
 		`noderefit_pool_misconfigured{pool="worker"}`:         "0",
 	} {
-		if got := c.metric(l.t, series); got != want {
-			l.t.Errorf("%s is %q, want %q", series, got, want)
-		}
+		l.measures(c, series, want)
 	}
 	if c.metric(l.t, `mco_state{node="roll-0",pool="worker",reason="",state="Done"}`) == "" {
 		l.t.Error("there is no state of roll-0")

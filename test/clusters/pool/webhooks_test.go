@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/noderefit/noderefit/api"
 )
 
@@ -28,6 +31,16 @@ func (l *lab) requested(since time.Time) int {
 	return count
 }
 
+// anEvent is the path of an event that is there.
+func (l *lab) anEvent() string {
+	l.t.Helper()
+	list, err := l.Client.CoreV1().Events(metav1.NamespaceDefault).List(l.ctx, metav1.ListOptions{Limit: 1})
+	if err != nil || len(list.Items) == 0 {
+		l.t.Fatalf("there is no event: %v", err)
+	}
+	return "/apis/events.k8s.io/v1/namespaces/default/events/" + list.Items[0].Name
+}
+
 // A webhook whose server is gone refuses every write after its timeout.
 func TestWritesThatAWebhookHoldsUpAreNamedAndGoOnAfterIt(t *testing.T) {
 	l := newLab(t)
@@ -41,26 +54,34 @@ func TestWritesThatAWebhookHoldsUpAreNamedAndGoOnAfterIt(t *testing.T) {
 	there := l.movedOn("w-1", "rendered-worker-a")
 	l.updated("worker", there)
 	const ours = "machineconfiguration.openshift.io"
+	const v1 = "/apis/" + ours + "/v1/"
 	for i, c := range []struct {
 		name, group, version, condition string
 		resources                       []string
+		probe                           func() string // the object whose writes show that the API server asks the webhook
 		named                           func() bool
 	}{
 		{
-			"Nodes", "", "v1", "true", []string{"nodes"},
+			"Nodes", "", "v1", "true", []string{"nodes"}, func() string { return "/api/v1/nodes/w-1" },
 			func() bool { return strings.Contains(l.refit("explain", "worker"), says) },
 		}, {
 			"rendered MachineConfigs", ours, "v1", `request.name.startsWith("rendered-")`, []string{"machineconfigs"},
+			func() string { return v1 + "machineconfigs/" + there },
 			func() bool { return strings.Contains(l.refit("explain", "worker"), says) },
 		}, {
 			"MachineConfigPools", ours, "v1", "true", []string{"machineconfigpools", "machineconfigpools/status"},
+			func() string { return v1 + "machineconfigpools/worker" },
 			func() bool {
 				return strings.Contains(l.mustKubectl("get", "events", "-A", "--field-selector=involvedObject.name=worker"), says)
 			},
-		}, {"Events", "events.k8s.io", "v1", "true", []string{"events"}, nil},
+		}, {"Events", "events.k8s.io", "v1", "true", []string{"events"}, l.anEvent, nil},
 	} {
 		end := l.Hang(l.t, c.group, c.version, c.condition, c.resources...)
-		time.Sleep(2 * time.Second) //nolint:forbidigo // the API server reads it later, and no write would say so
+		l.until(c.name+": the API server asks the webhook", func() bool {
+			err := l.Client.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(c.probe()).Param("dryRun", metav1.DryRunAll).
+				Body([]byte(`{"metadata":{"labels":{"probe":"x"}}}`)).Do(l.ctx).Error()
+			return err != nil && strings.Contains(err.Error(), says)
+		})
 		begin := time.Now()
 		l.motd(string(rune('1'+i)), "worker")
 		if c.named == nil {
