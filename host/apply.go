@@ -209,8 +209,9 @@ func (h *Host) refuse(_ context.Context, a *attempt) error {
 		cfg.Name, q.Since.Format(time.RFC3339), q.Reason)}
 }
 
-// unsigned returns why the host's keys refuse a configuration, "" where they do not. What the host has or was about to
-// have needs no signature, and neither has the way back; before a first boot Ignition has written the same already.
+// unsigned returns why the host's keys refuse a configuration, "" where they do not. The current and the pending
+// configuration need no signature, and neither does the way back. Before a first boot Ignition has written the same
+// content already.
 func (h *Host) unsigned(a *attempt) string {
 	c, p := a.record.Committed, a.record.Pending
 	if a.unasked || c != nil && c.Digest == a.cfg.Digest || p != nil && p.Digest == a.cfg.Digest {

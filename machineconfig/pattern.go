@@ -20,8 +20,8 @@ type pattern struct {
 	words func() []string
 	// hint reports whether a match can have its word at a place of a text in lower case. It is nil without a hint.
 	hint func(lower string, at int) bool
-	// near is true where a match begins at most before lines before the line of its word, and ends at most nearLines lines
-	// after that line. Blank lines do not count.
+	// near reports whether each match is near its word. Such a match begins in one of the before lines in front of the
+	// word's line or in that line, and ends at most nearLines lines after it. Blank lines do not count.
 	near   bool
 	before int
 }

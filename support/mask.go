@@ -118,8 +118,8 @@ func maskText(text string) string {
 	return strings.Join(lines, "")
 }
 
-// maskLines halves what may hold a secret until single lines are left. What it does to lines that are withheld alone
-// maskText has done before, because there are most of them, and halving takes long.
+// maskLines halves a text that may hold a secret until single lines are left. maskText has masked lines before that are
+// withheld even alone: these are most of the lines, and halving takes long.
 func maskLines(lines []string) {
 	reason := machineconfig.WithheldText(strings.Join(lines, ""))
 	if reason == "" {
