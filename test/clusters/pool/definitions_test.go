@@ -14,6 +14,9 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -46,7 +49,36 @@ func (l *lab) define(resources []string) {
 			l.mustKubectl("create", "-f", file)
 		}
 		l.mustKubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", file)
+		l.until(resource+" are served", func() bool { return l.serves(resource) })
 	}
+}
+
+// undefine deletes definitions, and waits until the API server tells nobody of their kinds any more: a controller that
+// starts takes its word for it.
+func (l *lab) undefine(resources ...string) {
+	l.t.Helper()
+	for _, resource := range resources {
+		l.mustKubectl("delete", "crd", resource+"."+groupOf(resource).Group)
+		l.until(resource+" are not served", func() bool { return !l.serves(resource) })
+	}
+}
+
+func groupOf(resource string) schema.GroupVersion {
+	if resource == "rolloutpolicies" {
+		return api.GroupVersion
+	}
+	return mcfgv1.GroupVersion
+}
+
+// serves reports whether the API server says that it has a resource.
+func (l *lab) serves(resource string) bool {
+	l.t.Helper()
+	list := &metav1.APIResourceList{}
+	err := l.Client.CoreV1().RESTClient().Get().AbsPath("apis", groupOf(resource).String()).Do(context.Background()).Into(list)
+	if err != nil && !apierrors.IsNotFound(err) {
+		l.t.Fatal(err)
+	}
+	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource })
 }
 
 // Definitions are deleted by a slip, with all their objects, and come back with the repository that they are in.
@@ -121,13 +153,7 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 				t.Errorf("%s: %s nodes are sent: %v", name, when, told)
 			}
 		}
-		for _, resource := range gone {
-			group := ".machineconfiguration.openshift.io"
-			if resource == "rolloutpolicies" {
-				group = ".noderefit.dev"
-			}
-			l.mustKubectl("delete", "crd", resource+group)
-		}
+		l.undefine(gone...)
 		for _, resource := range gone {
 			l.until(name+": a metric names what is missing", func() bool {
 				return c.metric(t, `noderefit_definition_missing{resource="`+resource+`"}`) == "1"
@@ -212,9 +238,7 @@ func TestAPoolThatIsMadeAgainBeforeItsMachineConfigsIsNotRenderedOfAPart(t *test
 			c.stop(t, syscall.SIGTERM)
 		}
 		l.eye.forget()
-		for _, resource := range []string{"machineconfigpools", "machineconfigs"} {
-			l.mustKubectl("delete", "crd", resource+".machineconfiguration.openshift.io")
-		}
+		l.undefine("machineconfigpools", "machineconfigs")
 		l.define(definitions)
 		if restarts {
 			start()
@@ -260,7 +284,7 @@ func TestALeaderThatBeginsWhileTheDefinitionOfPoliciesIsAwayReleasesNothing(t *t
 	first.stop(t, syscall.SIGTERM)
 	note := noted()
 
-	l.mustKubectl("delete", "crd", "rolloutpolicies.noderefit.dev")
+	l.undefine(definition...)
 	second := l.alone()
 	l.target("worker", configB)
 	l.target("infra", "rendered-infra-b")
@@ -283,7 +307,7 @@ func TestALeaderThatBeginsWhileTheDefinitionOfPoliciesIsAwayReleasesNothing(t *t
 
 	// A policy that is replaced by the slip, and never comes back, holds for as long as its objects are waited for.
 	third.stop(t, syscall.SIGTERM)
-	l.mustKubectl("delete", "crd", "rolloutpolicies.noderefit.dev")
+	l.undefine(definition...)
 	l.define(definition)
 	l.alone()
 	l.heldBy("worker", "PolicyUnusable", "was made again: its objects are waited for until")
