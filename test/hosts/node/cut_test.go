@@ -322,12 +322,12 @@ func TestKillDuringTheVerdictOfALiveChangeDoesNotCommitIt(t *testing.T) {
 	p := policy(t, n)
 	apply(ctx, t, n, mc("one", liveConfig("1", "ok")), "--policy", p)
 	put(t, n, "/etc/greenboot/check/required.d/x.sh",
-		"#!/bin/sh\ntouch /run/asked\nsleep 1\n! grep -q 2 /etc/crio/crio.conf.d/10-x.conf\n", 0o755)
+		"#!/bin/sh\ntouch /run/asked\nuntil test -e /run/cut; do sleep 0.1; done\n! grep -q 2 /etc/crio/crio.conf.d/10-x.conf\n", 0o755)
 	at, err := n.Document("two.json", mc("two", liveConfig("2", "ok")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	shell(ctx, t, n, agent+" apply --policy "+p+" --config "+at+" & until test -e /run/asked; do sleep 0.05; done; kill -9 $!")
+	shell(ctx, t, n, agent+" apply --policy "+p+" --config "+at+" & until test -e /run/asked; do sleep 0.05; done; kill -9 $!; touch /run/cut")
 	if _, _, exit, err := n.Agent(ctx, "recover"); exit != 1 || err != nil {
 		t.Errorf("recover: exit %d, %v", exit, err)
 	}

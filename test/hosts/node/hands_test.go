@@ -214,8 +214,11 @@ func TestHeadInAPodWithoutCapabilitiesDrivesTheHost(t *testing.T) {
 	nothingLeft(ctx, t, n)
 }
 
-// slowScript is a check script that says when it is asked, and takes its time.
-const slowScript = "#!/bin/sh\necho >>/run/asked\nsleep 3\n"
+// slowScript is a check script that says when it is asked, and answers a second after it may.
+const (
+	slowScript = "#!/bin/sh\necho >>/run/asked\nuntil test -e /run/may; do sleep 0.1; done\nsleep 1\n"
+	letAnswer  = "touch /run/may"
+)
 
 func TestHeadThatIsKilledInterruptsNothingAndTheNextOneAttaches(t *testing.T) {
 	for _, signal := range []string{"KILL", "TERM"} {
@@ -243,7 +246,9 @@ func TestHeadThatIsKilledInterruptsNothingAndTheNextOneAttaches(t *testing.T) {
 				!strings.Contains(other.Error, "one") {
 				t.Errorf("%+v", other)
 			}
-			second := head(ctx, t, n, "apply", "--config", one, "--policy", p, "--name", "one")
+			attached := begin(ctx, t, n, "apply", "--config", one, "--policy", p, "--name", "one")
+			shell(ctx, t, n, letAnswer)
+			second := attached.answer(t)
 			if second.Error != "" || second.Result.Status.Config.Committed != "one" {
 				t.Fatalf("%+v", second)
 			}
@@ -391,11 +396,12 @@ func TestErrorsOfTheHostKeepTheirTypes(t *testing.T) {
 	if s := head(ctx, t, n, "status"); len(s.Status.Quarantined) != 1 {
 		t.Errorf("staging lifted the quarantine: %+v", s.Status)
 	}
-	lock := "exec 9>/run/machine-config-daemon/lock; flock 9; echo 'somebody else' >&9; touch /run/locked; sleep 5"
+	lock := "exec 9>/run/machine-config-daemon/lock; flock 9; echo 'somebody else' >&9; touch /run/locked; until test -e /run/free; do sleep 0.1; done"
 	shell(ctx, t, n, "systemd-run -q sh -c \""+lock+"\"; until test -e /run/locked; do sleep 0.02; done")
 	if a := ask("apply", "later", liveConfig("3", "ok")); a.Kind != "refused" || !strings.Contains(a.Error, "another operation") {
 		t.Errorf("%+v", a)
 	}
+	shell(ctx, t, n, "touch /run/free")
 	byHand := n.HostPath("/etc/crio/crio.conf.d/10-x.conf")
 	if err := os.WriteFile(byHand, []byte("by hand"), 0o644); err != nil {
 		t.Fatal(err)
@@ -497,6 +503,7 @@ func TestProgramIsReplacedUnderAnUpdateThatRuns(t *testing.T) {
 	if out, _ := shell(ctx, t, n, "systemctl is-active machine-config-daemon-apply"); strings.TrimSpace(out) != "active" {
 		t.Errorf("the update went with the program: %s", out)
 	}
+	shell(ctx, t, n, letAnswer)
 	// One of them takes the report; the other asks again.
 	for _, a := range []answer{second.answer(t), r.answer(t)} {
 		if a.Error != "" || a.Result.Status.Config.Committed != "one" {
@@ -521,7 +528,9 @@ func TestHandoverThatIsBeingTakenAwayRefusesNobody(t *testing.T) {
 	one := document(t, n, "one.json", mc("one", liveConfig("1", "ok")))
 	r := begin(ctx, t, n, "apply", "--config", one, "--policy", p, "--name", "one")
 	shell(ctx, t, n, "until test -e /run/asked; do sleep 0.02; done; rm /run/machine-config-daemon/hands/apply-*/request.json")
-	for _, a := range []answer{head(ctx, t, n, "apply", "--config", one, "--policy", p, "--name", "one"), r.answer(t)} {
+	second := begin(ctx, t, n, "apply", "--config", one, "--policy", p, "--name", "one")
+	shell(ctx, t, n, letAnswer)
+	for _, a := range []answer{second.answer(t), r.answer(t)} {
 		if a.Error != "" || a.Result.Status.Config.Committed != "one" {
 			t.Errorf("%+v", a)
 		}
@@ -545,7 +554,7 @@ func TestCommandThatIsKilledOnTheHostIsReported(t *testing.T) {
 	put(t, n, "/etc/greenboot/check/required.d/slow.sh", slowScript, 0o755)
 	one := document(t, n, "one.json", mc("one", liveConfig("1", "ok")))
 	r := begin(ctx, t, n, "apply", "--config", one, "--policy", p, "--name", "one")
-	shell(ctx, t, n, "until test -e /run/asked; do sleep 0.02; done; systemctl kill -s KILL machine-config-daemon-apply")
+	shell(ctx, t, n, "until test -e /run/asked; do sleep 0.02; done; systemctl kill -s KILL machine-config-daemon-apply; "+letAnswer)
 	if a := r.answer(t); !strings.Contains(a.Error, "signal") && !strings.Contains(a.Error, "failed") {
 		t.Errorf("%+v", a)
 	}
@@ -563,10 +572,10 @@ func TestOtherManagersAreNamedAndRefused(t *testing.T) {
 	ask := func() answer { return head(ctx, t, n, "stage", "--config", b, "--name", "b") }
 	for _, c := range []struct{ what, make, unmake, says string }{
 		{"kured with a reason",
-			"cp /bin/sleep /run/kured; systemd-run -q --unit x /run/kured 600; touch /run/reboot-required",
+			"cp /bin/sleep /run/kured; systemd-run -q -p Type=exec --unit x /run/kured 600; touch /run/reboot-required",
 			"systemctl stop x; rm /run/reboot-required", "kured"},
 		{"upstream's agent", "mkdir /run/bin; cp " + headPath + " /run/bin/machine-config-daemon; " +
-			"systemd-run -q --unit x /run/bin/machine-config-daemon start 127.0.0.1:8081; sleep 0.5",
+			"systemd-run -q -p Type=exec --unit x /run/bin/machine-config-daemon start 127.0.0.1:8081",
 			"systemctl stop x", "/run/bin/machine-config-daemon start"},
 		{"upstream's units", "mkdir -p /etc/machine-config-daemon; echo {} >/etc/machine-config-daemon/currentconfig; " +
 			"printf '[Service]\\nExecStart=/bin/true\\n' >/etc/systemd/system/machine-config-daemon-pull.service; systemctl daemon-reload",
