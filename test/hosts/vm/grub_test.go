@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +143,62 @@ func TestBootLoaderTakesBackWhatNeverComesUp(t *testing.T) {
 				t.Errorf("the boot loader counts %q, %v", left, err)
 			}
 		})
+	}
+}
+
+// TestBootLoaderTakesBackADeploymentOfSomebodyElse orders a reboot into a deployment that another program has staged and
+// whose kernel never gets as far as the agent. The boot loader counts these boots too.
+func TestBootLoaderTakesBackADeploymentOfSomebodyElse(t *testing.T) {
+	s := counting(t)
+	ctx := context.Background()
+	t.Parallel()
+	h, err := s.resume(ctx, "somebody-else", s.saved["a"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const limit = 3
+	t.Cleanup(func() {
+		counted.Boots.Add(int64(h.Boots() - 1 + limit))
+		closeMachine(t, h.Machine)
+	})
+	sides := map[string]picture{}
+	if sides["a"], err = h.take(ctx); err != nil {
+		t.Fatal(err)
+	}
+	mustOutput(ctx, t, h.Machine, "ostree", "admin", "deploy", "--stage", "--karg-append=initcall_blacklist=populate_rootfs", RefV2)
+	var said bytes.Buffer
+	if exit, err := h.Run(ctx, nil, io.Discard, &said, agent, "reboot", "--why", "a test"); err != nil || exit > 0 {
+		t.Fatalf("ordering a reboot: exit %d, %s, %v", exit, said.String(), err)
+	}
+	if err := h.panics(ctx, limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.WaitBoot(ctx, h.Boots()+1); err != nil {
+		t.Fatal(err)
+	}
+	at, status, err := h.judge(ctx, sides)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at != "a" || status.State != transaction.Done {
+		t.Errorf("on %s, %s: %s", at, status.State, status.Reason)
+	}
+	if r := status.Rebooted; r == nil || !r.TakenBack || !strings.Contains(r.Failed, "after 3 boots, of which none came up") {
+		t.Errorf("the order ended as %+v", r)
+	}
+	if len(status.RebootsWithheld) != 1 {
+		t.Errorf("withheld are %+v", status.RebootsWithheld)
+	}
+	for _, d := range status.Deployments {
+		if d.Default != d.Booted {
+			t.Errorf("deployment %+v", d)
+		}
+	}
+	if seen, err := h.panicked(); err != nil || seen != limit {
+		t.Errorf("%d panics, %v", seen, err)
+	}
+	if left, err := h.uncounted(ctx); left != "" || err != nil {
+		t.Errorf("the boot loader counts %q, %v", left, err)
 	}
 }
 
