@@ -10,10 +10,12 @@
 #   TAGS     build tags: manual gives each program a command that writes its manual pages
 set -euo pipefail
 
-# What of somebody's environment would change the bytes. The toolchain is the one that is here: the
-# same bytes take the same one. Of its experiments only its own defaults are on: regabi always is. So the programs have
-# the garbage collector that the tests run with, and no package is compiled a second time.
-export GOFLAGS=-trimpath GOEXPERIMENT=regabi GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOTOOLCHAIN=local
+# What of somebody's environment would change the bytes. The toolchain is the one that is here: the same bytes take the
+# same one. Of its experiments only its own defaults are on: regabi always is. So the programs have the garbage collector
+# that the tests run with, and no package is compiled a second time. The linker drops what debuggers read, so the
+# compiler does not write that: an eighth of its work.
+export GOFLAGS='-trimpath -gcflags=all=-dwarf=false'
+export GOEXPERIMENT=regabi GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOTOOLCHAIN=local
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=${VERSION:-$(packaging/version.sh)}
@@ -23,7 +25,8 @@ shift
 # The program of the host is copied to every node and starts in every boot, so it is built for size: without inlining,
 # but for the project's own code and the runtime. This takes a tenth of its bytes. The program speaks HTTP only to fetch
 # contents, one after the other: HTTP/2 is left out. Without the toolchain's experiments it is 45 kB smaller.
-small=(-gcflags='all=-l' -gcflags='github.com/noderefit/...=' -gcflags='runtime/...=')
+small=(-gcflags='all=-dwarf=false -l' -gcflags='github.com/noderefit/...=-dwarf=false'
+	-gcflags='runtime/...=-dwarf=false')
 
 # tell says every few seconds how far a compilation is, and passes on what else the go command says.
 tell() {
