@@ -131,8 +131,9 @@ func Root(cmd *cobra.Command, version string) {
 	addManual(cmd)
 }
 
-// Examples gives the commands of a program what --help shows as examples, by their names.
+// Examples gives a program and its commands what --help shows as examples, by their names.
 func Examples(root *cobra.Command, examples map[string]string) {
+	root.Example = examples[root.Name()]
 	for _, c := range root.Commands() {
 		if text := examples[c.Name()]; text != "" {
 			c.Example = text

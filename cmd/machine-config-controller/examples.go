@@ -4,6 +4,8 @@ package main
 
 // examples are what --help shows of the commands that people type.
 var examples = map[string]string{
+	"machine-config-controller": `  machine-config-controller render --pool worker machines/ > worker.yaml
+  machine-config-controller simulate --policy careful.yaml --nodes 200`,
 	"render": `  machine-config-controller render --pool worker machines/ > worker.yaml
   machine-config-controller render --pool infra --base rendered-worker.yaml --strict infra.yaml motd.bu`,
 	"run": `  machine-config-controller run

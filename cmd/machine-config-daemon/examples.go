@@ -4,6 +4,10 @@ package main
 
 // examples are what --help shows of the commands that people type.
 var examples = map[string]string{
+	"machine-config-daemon": `  machine-config-daemon plan --desired worker.yaml
+  machine-config-daemon apply --config worker.yaml
+  machine-config-daemon status
+  machine-config-daemon rollback`,
 	"apply": `  machine-config-daemon apply --config worker.yaml
   machine-config-daemon apply --config worker.yaml --no-reboot
   machine-config-daemon apply --config worker.yaml --root /srv/tree --skip-os
