@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/contents"
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
@@ -105,7 +107,7 @@ func (h *Host) judgeExtensions(ctx context.Context, a *attempt) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, w := range sysext.Judge(a.cfg, release) {
+	for _, w := range sysext.Judge(a.cfg, release, h.transient) {
 		a.result.Plan.Unreconcilable = append(a.result.Plan.Unreconcilable,
 			plan.Unreconcilable{Field: "storage.files " + w.Place, Reason: w.Reason})
 	}
@@ -115,18 +117,43 @@ func (h *Host) judgeExtensions(ctx context.Context, a *attempt) error {
 // extensionsCheck asks whether the extensions of a configuration are merged, as the configuration has them.
 func (h *Host) extensionsCheck(cfg *machineconfig.Config) transaction.Check {
 	return transaction.Check{Name: "system extensions", Run: func(context.Context) error {
-		return sysext.Merged(h.root, cfg)
+		root, err := files.Open(ostree.EveryonesRoot())
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		return sysext.Merged(root, cfg)
 	}}
 }
 
 // mergeAnew has the extensions merged that recovery has written after systemd looked for them.
 func (h *Host) mergeAnew(ctx context.Context, revisions ...*transaction.Revision) error {
+	var units []string
 	for _, rev := range revisions {
-		if cfg, err := h.revision(rev); err == nil && h.services != nil && len(sysext.Of(cfg)) > 0 {
-			return h.services.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
-				return m.ReloadUnit(ctx, sysext.Unit)
-			})
+		if cfg, err := h.revision(rev); err == nil && h.services != nil {
+			units = append(units, sysext.Units(cfg)...)
+		}
+	}
+	slices.Sort(units)
+	for _, unit := range slices.Compact(units) {
+		if err := h.services.merge(ctx, unit); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// merge has a unit merge extensions anew.
+func (s *services) merge(ctx context.Context, unit string) error {
+	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		return m.ReloadUnit(ctx, unit)
+	})
+}
+
+// rereadEtc lays the extensions of /etc over what was written below them, for programs to see it.
+func (s *services) rereadEtc(ctx context.Context) error {
+	if !ostree.EtcExtended() {
+		return nil
+	}
+	return s.merge(ctx, sysext.ConfextUnit)
 }

@@ -4,14 +4,11 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"time"
-
-	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -71,7 +68,7 @@ func (h *Host) leave(ctx context.Context) error {
 
 func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string, o FirstbootOptions,
 	res *Result) error {
-	cfg, arguments, err := h.encapsulated(from)
+	cfg, arguments, err := provision.MadeFrom(h.root, from)
 	if errors.Is(err, fs.ErrNotExist) {
 		h.say("firstboot", "there is nothing to complete: the file "+from+" does not exist")
 		return nil
@@ -127,32 +124,4 @@ func (h *Host) retire(from string, adopted bool) error {
 	}
 	dir, name := path.Split(from)
 	return h.root.Replace(dir, name, from+".bak")
-}
-
-// encapsulated reads the whole MachineConfig that the machine was made from, and its kernel arguments that the first
-// Ignition was not told of. An annotation lists these arguments. The annotation is about this machine only, so the
-// configuration loses it.
-func (h *Host) encapsulated(from string) (cfg *machineconfig.Config, arguments []string, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("reading %s: %w", from, err)
-		}
-	}()
-	data, err := h.root.ReadFile(from)
-	if err != nil {
-		return nil, nil, err
-	}
-	mc := &mcfgv1.MachineConfig{}
-	if err := json.Unmarshal(data, mc); err != nil {
-		return nil, nil, err
-	}
-	if mc.Name == "" {
-		return nil, nil, errors.New("metadata.name: is required")
-	}
-	if arguments, err = api.Decode[[]string](mc.Annotations, api.LeftArguments); err != nil {
-		return nil, nil, err
-	}
-	delete(mc.Annotations, api.LeftArguments)
-	cfg, err = machineconfig.Parse(machineconfig.WithoutValues(mc))
-	return cfg, arguments, err
 }

@@ -312,7 +312,7 @@ func (h *Host) engine() *transaction.Engine {
 		e.BootEtc = h.bootEtc
 	}
 	if h.services != nil {
-		e.Services, e.Prove, e.Unheld = h.services, h.verdictLive, h.unheld
+		e.Services, e.Prove, e.Unheld, e.Reread = h.services, h.verdictLive, h.unheld, h.services.rereadEtc
 	}
 	if h.loader != nil {
 		e.BootLoader = h.loader

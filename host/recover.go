@@ -39,12 +39,13 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 	case out.Do == transaction.AwaitBoot:
 		res.Reboot = RebootNeeded
 	case err == nil:
-		if failed := h.mergeAnew(ctx, moving...); failed != nil {
-			res.Warnings = append(res.Warnings, message.OneLine(failed.Error()))
-		}
 		if failed := h.redeliver(ctx, r); failed != nil {
 			// The difference is drift then. People are told of drift, and it is no reason to hold up the boot.
 			res.Warnings = append(res.Warnings, "delivering certificates again: "+message.OneLine(failed.Error()))
+		}
+		// Last, because extensions may make /etc read-only.
+		if failed := h.mergeAnew(ctx, moving...); failed != nil {
+			res.Warnings = append(res.Warnings, message.OneLine(failed.Error()))
 		}
 	}
 	return h.result(ctx, res, r), err

@@ -295,6 +295,9 @@ func (h *Host) Prove(ctx context.Context) error {
 	if err := h.awaitRecovery(ctx); err != nil {
 		return err
 	}
+	if err := ostree.Uncover(); err != nil { // this boot may have merged extensions of /etc meanwhile
+		return err
+	}
 	if err := h.waitLock(ctx); err != nil {
 		return err
 	}

@@ -298,14 +298,16 @@ func (c *Layout) units() error {
 	return c.releaseLinks(released)
 }
 
-// merging returns the units of a configuration. One that brings extensions of the system enables the unit that merges
-// them, unless it says something else of that unit.
+// merging returns the units of a configuration. One that brings extensions of the system enables the units that merge
+// them, unless it says something else of such a unit.
 func merging(cfg *machineconfig.Config) []machineconfig.Unit {
-	if len(sysext.Of(cfg)) == 0 ||
-		slices.ContainsFunc(cfg.Units, func(u machineconfig.Unit) bool { return u.Name == sysext.Unit }) {
-		return cfg.Units
+	units := cfg.Units
+	for _, name := range sysext.Units(cfg) {
+		if !slices.ContainsFunc(cfg.Units, func(u machineconfig.Unit) bool { return u.Name == name }) {
+			units = append(slices.Clone(units), machineconfig.Unit{Name: name, Enabled: new(true)})
+		}
 	}
-	return append(slices.Clone(cfg.Units), machineconfig.Unit{Name: sysext.Unit, Enabled: new(true)})
+	return units
 }
 
 // ManagedUsers returns the users of a configuration whose keys and passwords are managed.

@@ -16,6 +16,8 @@ import (
 // crio reads registries.conf anew when it is reloaded.
 const crio = "crio.service"
 
+const mergedAnew = "an extension of the system is merged anew"
+
 // step is an action without the reason for it.
 type step struct {
 	action  ActionType
@@ -42,12 +44,21 @@ func decide(changes []Change, policy *Policy, current, desired *machineconfig.Co
 	}
 	actions := []Action{}
 	take := func(s step) { actions = append(actions, Action{s.action, s.service, why[s].String()}) }
-	touches := func(c Change) bool { return c.Path != "" && sysext.Touches(c.Path) }
-	if touched := slices.IndexFunc(changes, touches); touched >= 0 {
-		merge := step{ActionReload, sysext.Unit}
-		order = slices.Insert(slices.DeleteFunc(order, func(s step) bool { return s == merge }), 0, merge)
-		at := changes[touched].object()
-		why[merge] = &reason{object: at, rule: "an extension of the system is merged anew", last: at}
+	for _, c := range changes {
+		unit := sysext.UnitOf(c.Path)
+		if c.Path == "" || unit == "" {
+			continue
+		}
+		merge, at := step{ActionReload, unit}, c.object()
+		if m := why[merge]; m == nil || m.rule != mergedAnew {
+			order = slices.Insert(slices.DeleteFunc(order, func(s step) bool { return s == merge }), 0, merge)
+			why[merge] = &reason{object: at, rule: mergedAnew, last: at}
+		}
+		// The first extension makes /etc read-only. Programs that write there show in a boot, which is proved as a whole.
+		first := unit == sysext.ConfextUnit && !slices.Contains(sysext.Units(current), unit)
+		if boot := (step{action: ActionReboot}); first && why[boot] == nil {
+			why[boot] = &reason{object: at, rule: "the first extension of /etc takes a boot", last: at}
+		}
 	}
 	drain, reboot := step{action: ActionDrain}, step{action: ActionReboot}
 	if why[reboot] != nil {

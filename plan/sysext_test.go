@@ -38,3 +38,29 @@ func TestExtensionsAreMergedBeforeServicesRestart(t *testing.T) {
 		t.Errorf("%s, not %s", got, want)
 	}
 }
+
+func TestTheFirstExtensionOfEtcTakesABoot(t *testing.T) {
+	at := func(text string) *machineconfig.Config {
+		cfg := &machineconfig.Config{Name: text, Digest: text}
+		if text != "" {
+			cfg.Files = []machineconfig.File{{Path: "/var/lib/confexts/site/etc/site.conf", Contents: []byte(text)}}
+		}
+		return cfg
+	}
+	live := &Policy{files: rules{by: map[string]*rule{"/var/lib/confexts": {name: "ours", steps: []step{{action: ActionNone}}}}}}
+	for _, c := range []struct{ from, to, want string }{
+		{"", "1", "Drain, Reboot"}, {"1", "2", "Reload systemd-confext.service"}, {"2", "", "Reload systemd-confext.service"},
+	} {
+		changes, err := differences(at(c.from), at(c.to), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, a := range decide(changes, live, at(c.from), at(c.to)) {
+			out = append(out, strings.TrimSpace(string(a.Type)+" "+a.Service))
+		}
+		if got := strings.Join(out, ", "); got != c.want {
+			t.Errorf("from %q to %q: %s, not %s", c.from, c.to, got, c.want)
+		}
+	}
+}

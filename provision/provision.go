@@ -21,6 +21,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -68,8 +69,9 @@ func Keep(host Host, at string, cfg *machineconfig.Config, machine bool) error {
 	}
 	made := cfg.Provision
 	if !machine {
-		if of := madeFrom(host); of != nil {
-			made = of.Provision
+		// A file that can't be read says nothing of the machine.
+		if from, _, err := MadeFrom(host, installed); err == nil {
+			made = from.Provision
 		}
 	}
 	kept := fields{}
@@ -91,21 +93,32 @@ func Keep(host Host, at string, cfg *machineconfig.Config, machine bool) error {
 	return nil
 }
 
-// madeFrom returns the configuration that OpenShift made the machine from, nil where that is not known.
-func madeFrom(host Host) *machineconfig.Config {
-	data, err := host.ReadFile(installed)
+// MadeFrom reads the whole MachineConfig that a new machine is being made from, in the file at from, and its kernel
+// arguments that the first Ignition was not told of. An annotation lists these arguments. The annotation is about this
+// machine only, so the configuration loses it.
+func MadeFrom(host Host, from string) (cfg *machineconfig.Config, arguments []string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("reading %s: %w", from, err)
+		}
+	}()
+	data, err := host.ReadFile(from)
 	if err != nil {
-		return nil
+		return nil, nil, err
 	}
 	mc := &mcfgv1.MachineConfig{}
-	if json.Unmarshal(data, mc) != nil {
-		return nil
+	if err := json.Unmarshal(data, mc); err != nil {
+		return nil, nil, err
 	}
-	cfg, err := machineconfig.Parse(mc)
-	if err != nil {
-		return nil
+	if mc.Name == "" {
+		return nil, nil, errors.New("metadata.name: is required")
 	}
-	return cfg
+	if arguments, err = api.Decode[[]string](mc.Annotations, api.LeftArguments); err != nil {
+		return nil, nil, err
+	}
+	delete(mc.Annotations, api.LeftArguments)
+	cfg, err = machineconfig.Parse(machineconfig.WithoutValues(mc))
+	return cfg, arguments, err
 }
 
 // Differing returns what cfg has else than the machine was made with. It is empty as long as nothing was kept.

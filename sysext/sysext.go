@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysext is about extensions of the system: directories that systemd-sysext lays over /usr and /opt. It finds
-// those that a configuration brings, judges whether they fit an OS before that OS boots, and finds out whether they are
-// there after it has:
+// Package sysext is about extensions of the system: directories that systemd-sysext lays over /usr and /opt, and
+// systemd-confext over /etc. It finds those that a configuration brings, judges whether they fit an OS before that OS
+// boots, and finds out whether they are there after it has:
 //
-//	wrong := sysext.Judge(configuration, osRelease)
+//	wrong := sysext.Judge(configuration, osRelease, false)
 //	err := sysext.Merged(root, configuration)
 //
 // A raw image is known by its name alone: nothing reads the image.
@@ -23,11 +23,44 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Unit merges the extensions in each boot, and does so anew when it is reloaded.
-const Unit = "systemd-sysext.service"
+// class is a kind of extensions: those of one directory for each name, that one unit merges.
+type class struct {
+	// unit merges the extensions in each boot, and does so anew when it is reloaded.
+	unit string
+	// dirs are the directories that a configuration can write to, in the order in which systemd looks.
+	dirs []string
+	// over are the directories of the host that extensions are laid over.
+	over []string
+	// merged is the file, in each of over, in which systemd writes which extensions lie there.
+	merged string
+	// release is the directory of an extension with the file that says which OS it is for.
+	release string
+	// variables begins the names of this file's variables.
+	variables string
+}
 
-// dirs are the directories of extensions that a configuration can write to, in the order in which systemd looks.
-var dirs = []string{"/etc/extensions", "/var/lib/extensions"}
+var classes = []*class{
+	{unit: "systemd-sysext.service", dirs: []string{"/etc/extensions", "/var/lib/extensions"},
+		over: []string{"/usr", "/opt"}, merged: ".systemd-sysext/extensions", release: "usr/lib/extension-release.d",
+		variables: "SYSEXT"},
+	{unit: ConfextUnit, dirs: []string{"/var/lib/confexts"}, over: []string{"/etc"},
+		merged: ".systemd-confext/confexts", release: "etc/extension-release.d", variables: "CONFEXT"},
+}
+
+// ConfextUnit merges extensions of /etc.
+const ConfextUnit = "systemd-confext.service"
+
+// of returns the class of the extension that a path belongs to, and the directory of it; nil for other paths.
+func of(name string) (*class, string) {
+	for _, c := range classes {
+		for _, dir := range c.dirs {
+			if name == dir || strings.HasPrefix(name, dir+"/") {
+				return c, dir
+			}
+		}
+	}
+	return nil, ""
+}
 
 // Extension is an extension that a configuration brings.
 type Extension struct {
@@ -35,6 +68,7 @@ type Extension struct {
 	// Place is the path of its directory, or of its raw image.
 	Place string
 	Raw   bool
+	class *class
 }
 
 // rawSuffix ends the file name of an image.
@@ -45,22 +79,25 @@ func Of(cfg *machineconfig.Config) []Extension {
 	if cfg == nil {
 		return nil
 	}
-	found := map[string]Extension{}
+	type key struct {
+		class *class
+		name  string
+	}
+	found := map[key]Extension{}
 	add := func(name string, file bool) {
-		for _, dir := range dirs {
-			rest, below := strings.CutPrefix(path.Clean(name), dir+"/")
-			if !below {
-				continue
-			}
-			first, _, deeper := strings.Cut(rest, "/")
-			if strings.HasPrefix(first, ".") || !deeper && file && !strings.HasSuffix(first, rawSuffix) {
-				continue // systemd passes over it
-			}
-			e := Extension{Name: strings.TrimSuffix(first, rawSuffix), Place: path.Join(dir, first),
-				Raw: strings.HasSuffix(first, rawSuffix)}
-			if had, ok := found[e.Name]; !ok || slices.Index(dirs, path.Dir(had.Place)) >= slices.Index(dirs, dir) {
-				found[e.Name] = e
-			}
+		c, dir := of(path.Clean(name))
+		if c == nil || path.Clean(name) == dir {
+			return
+		}
+		first, _, deeper := strings.Cut(strings.TrimPrefix(path.Clean(name), dir+"/"), "/")
+		if strings.HasPrefix(first, ".") || !deeper && file && !strings.HasSuffix(first, rawSuffix) {
+			return // systemd passes over it
+		}
+		e := Extension{Name: strings.TrimSuffix(first, rawSuffix), Place: path.Join(dir, first),
+			Raw: strings.HasSuffix(first, rawSuffix), class: c}
+		k := key{c, e.Name}
+		if had, ok := found[k]; !ok || slices.Index(c.dirs, path.Dir(had.Place)) >= slices.Index(c.dirs, dir) {
+			found[k] = e
 		}
 	}
 	for _, d := range cfg.Directories {
@@ -76,14 +113,28 @@ func Of(cfg *machineconfig.Config) []Extension {
 	for _, e := range found {
 		out = append(out, e)
 	}
-	slices.SortFunc(out, func(a, b Extension) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b Extension) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Place, b.Place))
+	})
 	return out
 }
 
-// Touches reports whether a path belongs to an extension.
-func Touches(name string) bool {
-	name = path.Clean(name)
-	return slices.ContainsFunc(dirs, func(dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") })
+// Units returns the units that merge the extensions of a configuration.
+func Units(cfg *machineconfig.Config) (out []string) {
+	for _, e := range Of(cfg) {
+		if !slices.Contains(out, e.class.unit) {
+			out = append(out, e.class.unit)
+		}
+	}
+	return out
+}
+
+// UnitOf returns the unit that merges the extension which a path belongs to, "" for other paths.
+func UnitOf(name string) string {
+	if c, _ := of(path.Clean(name)); c != nil {
+		return c.unit
+	}
+	return ""
 }
 
 // inside returns the directory with the files of an extension: that of its link, where it is one. It is "" for an image
@@ -111,24 +162,66 @@ type Wrong struct{ Place, Reason string }
 var architectures = map[string]string{"amd64": "x86-64", "arm64": "arm64", "ppc64le": "ppc64-le", "s390x": "s390x",
 	"riscv64": "riscv64"}
 
-// Judge returns the extensions that systemd would not merge on an OS, by the rules of extension-release.d. The OS is
-// given as its os-release. Only directories whose files the configuration has are judged.
-func Judge(cfg *machineconfig.Config, osRelease []byte) (wrong []Wrong) {
+// Judge returns the extensions that systemd would not merge on an OS, by the rules of extension-release.d, and those
+// that would hide what the configuration has. The OS is given as its os-release. Only directories whose files the
+// configuration has are judged. transient means that the host's /etc ends with each boot.
+func Judge(cfg *machineconfig.Config, osRelease []byte, transient bool) (wrong []Wrong) {
 	for _, e := range Of(cfg) {
 		dir := e.inside(cfg)
+		if transient && e.class.unit == ConfextUnit {
+			wrong = append(wrong, Wrong{e.Place, "the /etc of this host is written anew in each boot, which an extension of " +
+				"/etc prevents: use files below /etc"})
+		}
 		if dir == "" {
 			continue
 		}
-		name := path.Join(dir, "usr/lib/extension-release.d/extension-release."+e.Name)
+		name := path.Join(dir, e.class.release, "extension-release."+e.Name)
 		at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == name })
 		switch {
 		case at >= 0:
-			if why := mismatch(variables(cfg.Files[at].Contents), variables(osRelease)); why != "" {
+			why := mismatch(variables(cfg.Files[at].Contents), variables(osRelease), e.class.variables)
+			if why != "" {
 				wrong = append(wrong, Wrong{e.Place, name + " " + why})
 			}
 		case dir == e.Place:
 			wrong = append(wrong, Wrong{e.Place, "the extension has no file " + name +
 				", without which systemd does not merge it"})
+		}
+		wrong = append(wrong, e.hides(cfg, dir)...)
+	}
+	return wrong
+}
+
+// agents begin the paths below /etc that are the agent's own.
+var agents = []string{"/etc/machine-config-daemon/", "/etc/systemd/system/machine-config-daemon-"}
+
+// hides returns the files of an extension of /etc that the configuration, or the agent, has at the same path. The
+// extension would hide the other file.
+func (e Extension) hides(cfg *machineconfig.Config, dir string) (wrong []Wrong) {
+	if e.class.unit != ConfextUnit {
+		return nil
+	}
+	managed := map[string]bool{}
+	for _, f := range cfg.Files {
+		managed[path.Clean(f.Path)] = true
+	}
+	for _, l := range cfg.Links {
+		managed[path.Clean(l.Path)] = true
+	}
+	for _, u := range cfg.Units {
+		managed[path.Join("/etc/systemd/system", u.Name)] = true
+		for _, d := range u.Dropins {
+			managed[path.Join("/etc/systemd/system", u.Name+".d", d.Name)] = true
+		}
+	}
+	for _, f := range cfg.Files {
+		at, inside := strings.CutPrefix(path.Clean(f.Path), dir)
+		switch own := func(begins string) bool { return strings.HasPrefix(at, begins) }; {
+		case !inside:
+		case managed[at]:
+			wrong = append(wrong, Wrong{e.Place, at + " is in the extension and in the configuration: leave one of them out"})
+		case slices.ContainsFunc(agents, own):
+			wrong = append(wrong, Wrong{e.Place, at + " belongs to the agent: leave it out of the extension"})
 		}
 	}
 	return wrong
@@ -136,14 +229,15 @@ func Judge(cfg *machineconfig.Config, osRelease []byte) (wrong []Wrong) {
 
 const anything = "_any"
 
-// mismatch returns why an extension does not fit, "" where it does.
-func mismatch(e, os map[string]string) string {
+// mismatch returns why an extension does not fit, "" where it does. prefix begins the variables of its class.
+func mismatch(e, os map[string]string, prefix string) string {
 	says := func(key string) string { return fmt.Sprintf("says %s=%s", key, e[key]) }
 	if a := e["ARCHITECTURE"]; a != "" && a != anything && a != architectures[runtime.GOARCH] {
 		return says("ARCHITECTURE") + ", and this host has " + architectures[runtime.GOARCH]
 	}
-	if s := e["SYSEXT_SCOPE"]; s != "" && !slices.Contains(strings.Fields(s), "system") {
-		return says("SYSEXT_SCOPE") + ", which is not for a system that has booted"
+	scope, level := prefix+"_SCOPE", prefix+"_LEVEL"
+	if s := e[scope]; s != "" && !slices.Contains(strings.Fields(s), "system") {
+		return says(scope) + ", which is not for a system that has booted"
 	}
 	differs := func(key string) string {
 		return fmt.Sprintf("%s, and the OS that is to boot has %s=%s: bring the extension that is made for it",
@@ -156,9 +250,9 @@ func mismatch(e, os map[string]string) string {
 		return ""
 	case id != os["ID"]:
 		return differs("ID")
-	case os["SYSEXT_LEVEL"] != "" && e["SYSEXT_LEVEL"] != "":
-		if os["SYSEXT_LEVEL"] != e["SYSEXT_LEVEL"] {
-			return differs("SYSEXT_LEVEL")
+	case os[level] != "" && e[level] != "":
+		if os[level] != e[level] {
+			return differs(level)
 		}
 	case os["VERSION_ID"] != "" && e["VERSION_ID"] != os["VERSION_ID"]:
 		return differs("VERSION_ID")
@@ -178,9 +272,6 @@ func variables(text []byte) map[string]string {
 	return out
 }
 
-// mergedPath is where systemd-sysext writes which extensions lie over /usr or /opt.
-const mergedPath = ".systemd-sysext/extensions"
-
 // Host is a host as extensions see it.
 type Host interface {
 	ReadFile(name string) ([]byte, error)
@@ -196,23 +287,26 @@ func Merged(root Host, cfg *machineconfig.Config) error {
 		return nil
 	}
 	there := map[string]bool{}
-	for _, hierarchy := range []string{"/usr", "/opt"} {
-		text, err := root.ReadFile(path.Join(hierarchy, mergedPath))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		for name := range strings.FieldsSeq(string(text)) {
-			there[name] = true
+	for _, c := range classes {
+		for _, hierarchy := range c.over {
+			text, err := root.ReadFile(path.Join(hierarchy, c.merged))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			for name := range strings.FieldsSeq(string(text)) {
+				there[c.unit+name] = true
+			}
 		}
 	}
 	for _, e := range all {
-		if !there[e.Name] {
-			return fmt.Errorf("extension %s (%s) is not merged: journalctl -u %s shows why", e.Name, e.Place, Unit)
+		if !there[e.class.unit+e.Name] {
+			return fmt.Errorf("extension %s (%s) is not merged: journalctl -u %s shows why", e.Name, e.Place, e.class.unit)
 		}
 		dir := e.inside(cfg)
 		for _, f := range cfg.Files {
 			rest, below := strings.CutPrefix(path.Clean(f.Path), dir+"/")
-			if dir == "" || !below || f.NoContents || !strings.HasPrefix(rest, "usr/") && !strings.HasPrefix(rest, "opt/") {
+			laid := func(over string) bool { return strings.HasPrefix("/"+rest, over+"/") }
+			if dir == "" || !below || f.NoContents || !slices.ContainsFunc(e.class.over, laid) {
 				continue
 			}
 			same, err := root.Has("/"+rest, f.Contents)

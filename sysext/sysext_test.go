@@ -40,18 +40,30 @@ func TestExtensionsOfAConfiguration(t *testing.T) {
 		Files: []machineconfig.File{
 			file("/etc/extensions/kubelet/usr/bin/kubelet", ""), file("/var/lib/extensions/kubelet/usr/bin/other", ""),
 			file("/etc/extensions/tools.raw", ""), file("/etc/extensions/README", ""), file("/etc/extensionsX/a/usr/x", ""),
-			file("/etc/extensions/.hidden/usr/x", ""),
+			file("/etc/extensions/.hidden/usr/x", ""), file("/var/lib/confexts/kubelet/etc/a", ""),
+			file("/etc/confexts/a/etc/x", ""),
 		},
 		Directories: []machineconfig.Directory{{Path: "/var/lib/extensions"}, {Path: "/var/lib/extensions/empty"}},
 		Links:       []machineconfig.Link{{Path: "/etc/extensions/linked", Target: "/var/ext/linked-1"}},
 	}
-	const want = "[{empty /var/lib/extensions/empty false} {kubelet /etc/extensions/kubelet false} " +
-		"{linked /etc/extensions/linked false} {tools /etc/extensions/tools.raw true}]"
-	if got := fmt.Sprint(Of(cfg)); got != want {
+	const want = "empty /var/lib/extensions/empty false, kubelet /etc/extensions/kubelet false, " +
+		"kubelet /var/lib/confexts/kubelet false, linked /etc/extensions/linked false, tools /etc/extensions/tools.raw true"
+	var found []string
+	for _, e := range Of(cfg) {
+		found = append(found, fmt.Sprint(e.Name, " ", e.Place, " ", e.Raw))
+	}
+	if got := strings.Join(found, ", "); got != want {
 		t.Errorf("found %s, not %s", got, want)
 	}
-	if len(Of(nil)) > 0 || !Touches("/etc/extensions") || !Touches("/var/lib/extensions/a/b") || Touches("/etc/extensionsX") {
-		t.Error("places are mistaken")
+	const programs, settings = "systemd-sysext.service", "systemd-confext.service"
+	if got := fmt.Sprint(Units(cfg)); got != "["+programs+" "+settings+"]" || len(Of(nil)) > 0 {
+		t.Error("units are mistaken:", got)
+	}
+	for name, unit := range map[string]string{"/etc/extensions": programs, "/var/lib/extensions/a/b": programs,
+		"/etc/extensionsX": "", "/var/lib/confexts/a/etc/b": settings, "/etc/confexts/a": ""} {
+		if got := UnitOf(name); got != unit {
+			t.Errorf("%s is merged by %q", name, got)
+		}
 	}
 }
 
@@ -75,27 +87,64 @@ func TestExtensionsAreJudgedAsSystemdDoes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := &machineconfig.Config{Files: []machineconfig.File{
 				file("/etc/extensions/x/usr/lib/extension-release.d/extension-release.x", c.release)}}
-			wrong := Judge(cfg, []byte(c.os))
+			wrong := Judge(cfg, []byte(c.os), false)
 			if c.says == "" != (len(wrong) == 0) || len(wrong) > 0 &&
 				(wrong[0].Place != "/etc/extensions/x" || !strings.Contains(wrong[0].Reason, c.says)) {
 				t.Errorf("%+v does not say %q", wrong, c.says)
 			}
+			// The rules for extensions of /etc are the same, by other names.
+			cfg.Files = []machineconfig.File{file("/var/lib/confexts/x/etc/extension-release.d/extension-release.x",
+				strings.ReplaceAll(c.release, "SYSEXT", "CONFEXT"))}
+			wrong = Judge(cfg, []byte(strings.ReplaceAll(c.os, "SYSEXT", "CONFEXT")), false)
+			if says := strings.ReplaceAll(c.says, "SYSEXT", "CONFEXT"); says == "" != (len(wrong) == 0) ||
+				len(wrong) > 0 && (wrong[0].Place != "/var/lib/confexts/x" || !strings.Contains(wrong[0].Reason, says)) {
+				t.Errorf("of /etc: %+v does not say %q", wrong, says)
+			}
 		})
 	}
 	none := &machineconfig.Config{Files: []machineconfig.File{file("/etc/extensions/x/usr/bin/x", "")}}
-	if wrong := Judge(none, []byte(debian)); len(wrong) != 1 || !strings.Contains(wrong[0].Reason, "has no file") {
+	if wrong := Judge(none, []byte(debian), false); len(wrong) != 1 || !strings.Contains(wrong[0].Reason, "has no file") {
 		t.Errorf("without a release: %+v", wrong)
 	}
 	raw := &machineconfig.Config{Files: []machineconfig.File{file("/etc/extensions/x.raw", "")}}
-	if wrong := Judge(raw, []byte(debian)); len(wrong) > 0 {
+	if wrong := Judge(raw, []byte(debian), false); len(wrong) > 0 {
 		t.Errorf("an image that nothing can read: %+v", wrong)
 	}
 	linked := &machineconfig.Config{
 		Links: []machineconfig.Link{{Path: "/etc/extensions/x", Target: "/opt/x-2"}},
 		Files: []machineconfig.File{file("/opt/x-2/usr/lib/extension-release.d/extension-release.x", "ID=fedora")},
 	}
-	if wrong := Judge(linked, []byte(debian)); len(wrong) != 1 {
+	if wrong := Judge(linked, []byte(debian), false); len(wrong) != 1 {
 		t.Errorf("behind a link: %+v", wrong)
+	}
+}
+
+// An extension of /etc would hide a file, and the verdict would be on the other one.
+func TestAnExtensionOfEtcHidesNothing(t *testing.T) {
+	const dir = "/var/lib/confexts/x"
+	release := file(dir+"/etc/extension-release.d/extension-release.x", "ID=_any\n")
+	for name, c := range map[string]struct {
+		inside    string
+		transient bool
+		says      string
+	}{
+		"another path":     {"/etc/other", false, ""},
+		"a file":           {"/etc/a", false, "/etc/a is in the extension and in the configuration"},
+		"a link":           {"/etc/l", false, "/etc/l is in the extension and in the configuration"},
+		"a unit":           {"/etc/systemd/system/a.service", false, "a.service is in the extension and"},
+		"a drop-in":        {"/etc/systemd/system/a.service.d/1.conf", false, "1.conf is in the extension and"},
+		"the agent's unit": {"/etc/systemd/system/machine-config-daemon-prove.service", false, "belongs to the agent"},
+		"no /etc to last":  {"/etc/other", true, "written anew in each boot"},
+	} {
+		cfg := &machineconfig.Config{
+			Files: []machineconfig.File{release, file(dir+c.inside, ""), file("/etc/a", "")},
+			Links: []machineconfig.Link{{Path: "/etc/l", Target: "a"}},
+			Units: []machineconfig.Unit{{Name: "a.service", Dropins: []machineconfig.Dropin{{Name: "1.conf"}}}},
+		}
+		wrong := Judge(cfg, []byte("ID=debian\n"), c.transient)
+		if c.says == "" != (len(wrong) == 0) || len(wrong) > 0 && !strings.Contains(wrong[0].Reason, c.says) {
+			t.Errorf("%s: %+v does not say %q", name, wrong, c.says)
+		}
 	}
 }
 
@@ -129,5 +178,12 @@ func TestWhatIsNotMergedIsNamed(t *testing.T) {
 	write("/usr/bin/x", "two")
 	says("extension y")
 	write("/usr/.systemd-sysext/extensions", "x\ny\n")
+	says("")
+
+	cfg.Files = append(cfg.Files, file("/var/lib/confexts/x/etc/x", "conf"), file("/var/lib/confexts/x/usr/x", "is not laid"))
+	says("journalctl -u systemd-confext.service")
+	write("/etc/.systemd-confext/confexts", "x\n")
+	says("/etc/x does not have the bytes of /var/lib/confexts/x/etc/x")
+	write("/etc/x", "conf")
 	says("")
 }

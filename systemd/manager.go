@@ -153,10 +153,10 @@ func (m *Manager) RestartUnit(ctx context.Context, name string) error {
 
 // ReloadUnit asks a running unit to read its configuration again, and waits until the unit has. A unit that does not
 // run or can't reload is an error, except for a crio.service that does not exist or is masked. Without extensions
-// systemd-sysext.service does not run: it is started then.
+// systemd-sysext.service and systemd-confext.service do not run: they are started then.
 func (m *Manager) ReloadUnit(ctx context.Context, name string) error {
 	reload := m.conn.ReloadUnitContext
-	if name == sysextUnit {
+	if slices.Contains(extending, name) {
 		reload = m.conn.ReloadOrRestartUnitContext
 	}
 	err := m.job(ctx, "reloading", name, reload)
@@ -166,7 +166,8 @@ func (m *Manager) ReloadUnit(ctx context.Context, name string) error {
 	return err
 }
 
-const sysextUnit = "systemd-sysext.service"
+// extending are the units that merge extensions of the system.
+var extending = []string{"systemd-sysext.service", "systemd-confext.service"}
 
 type jobFunc func(ctx context.Context, name, mode string, result chan<- string) (int, error)
 

@@ -82,6 +82,8 @@ type Engine struct {
 	Unheld func(ctx context.Context) string
 	// Prove asks for the verdict on a change without a boot. An error undoes the whole change.
 	Prove func(ctx context.Context, p *Pending) error
+	// Reread has others see what was written below extensions of /etc. It is nil where nothing is merged there.
+	Reread func(ctx context.Context) error
 	// Uptime returns the time since the kernel's boot: a soft reboot does not set it back.
 	Uptime func() time.Duration
 	// Say tells people and the log what is being done. It may be called often.
@@ -487,6 +489,11 @@ func (e *Engine) forgetJournal(id string) error {
 func (e *Engine) act(ctx context.Context, j *journal, back bool) error {
 	if e.Services == nil {
 		return nil
+	}
+	if e.Reread != nil {
+		if err := e.Reread(ctx); err != nil {
+			return err
+		}
 	}
 	reload := slices.ContainsFunc(j.Steps, func(s step) bool { return isUnitPath(s.Path) })
 	for _, a := range j.Actions {

@@ -3,7 +3,9 @@
 package node
 
 import (
+	"context"
 	"crypto/sha512"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -132,6 +134,108 @@ func TestTheKubeletComesFromAnExtensionOfTheSystem(t *testing.T) {
 	settled(ctx, t, n, "none")
 	if out, exit := shell(ctx, t, n, "systemctl is-active kubelet.service && test ! -e /usr/bin/kubelet && "+
 		"test ! -e /etc/systemd/system/sysinit.target.wants/systemd-sysext.service"); exit != 0 {
+		t.Errorf("%d: %s", exit, out)
+	}
+}
+
+// settingsPolicy lets a host take other settings without a boot.
+const settingsPolicy = `apiVersion: operator.openshift.io/v1
+kind: MachineConfiguration
+metadata: {name: cluster}
+spec:
+  nodeDisruptionPolicy:
+    files:
+    - path: /var/lib/confexts
+      actions: [{type: None}]
+    - path: /etc/plain.conf
+      actions: [{type: None}]
+`
+
+// TestExtensionsOfEtcAreSwitchedAndTakenBack has an extension of /etc over the /etc that the agent writes to.
+func TestExtensionsOfEtcAreSwitchedAndTakenBack(t *testing.T) {
+	ctx, n := start(t)
+	extensionsOfEtc(ctx, t, n)
+}
+
+func TestExtensionsOfEtcOnAHostWithoutOSTree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the same as on a host with ostree, by another road")
+	}
+	ctx, n := startAs(t, plain, packages)
+	extensionsOfEtc(ctx, t, n)
+}
+
+func extensionsOfEtc(ctx context.Context, t *testing.T, n *Node) {
+	t.Helper()
+	const dir = "/var/lib/confexts/site"
+	site := func(name, version string, more ...string) []byte {
+		files := []any{fileAt("/etc/plain.conf", name), fileAt(dir+"/etc/site.conf", name),
+			fileAt(dir+"/etc/extension-release.d/extension-release.site", "ID=debian\nVERSION_ID="+version+"\n")}
+		for _, path := range more {
+			files = append(files, fileAt(path, name))
+		}
+		units := []any{}
+		if name == "bad" {
+			units = append(units, map[string]any{"name": "bad.service", "enabled": true,
+				"contents": "[Service]\nType=oneshot\nExecStart=/bin/false\n[Install]\nWantedBy=multi-user.target\n"})
+		}
+		spec, err := json.Marshal(map[string]any{"config": map[string]any{"ignition": map[string]any{"version": "3.2.0"},
+			"storage": map[string]any{"files": files}, "systemd": map[string]any{"units": units}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return mc(name, string(spec))
+	}
+	has := func(state transaction.State, config string) {
+		t.Helper()
+		if s, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack); err != nil || s.State != state ||
+			s.Config.Committed != config {
+			t.Fatalf("%+v %v", s, err)
+		}
+		if _, err := n.WaitRunning(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if out, exit := shell(ctx, t, n, "cat /etc/site.conf /etc/plain.conf && ! touch /etc/x 2>/dev/null"); exit != 0 ||
+			out != config+config {
+			t.Fatalf("%d: %s", exit, out)
+		}
+		verified(ctx, t, n)
+	}
+
+	refused(ctx, t, n, site("other", "12"), host.ExitUnreconcilable, dir, "says VERSION_ID=12, and the OS that is to boot")
+	refused(ctx, t, n, site("hiding", "13", dir+"/etc/plain.conf"), host.ExitUnreconcilable,
+		"/etc/plain.conf is in the extension and in the configuration")
+
+	// The first extension takes a boot, whatever the policy says. Later ones do not, and neither do files below them.
+	policy, err := n.Document("settings.yaml", []byte(settingsPolicy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res := apply(ctx, t, n, site("one", "13"), "--policy", policy); res.Reboot != host.RebootStarted {
+		t.Errorf("no boot: %+v", res)
+	}
+	has(transaction.Done, "one")
+	boots := n.Boots()
+	apply(ctx, t, n, site("two", "13"), "--policy", policy)
+	has(transaction.Done, "two")
+	if n.Boots() != boots {
+		t.Errorf("%d boots", n.Boots()-boots)
+	}
+	apply(ctx, t, n, site("three", "13"))
+	has(transaction.Done, "three")
+	apply(ctx, t, n, site("bad", "13"))
+	has(transaction.RolledBack, "three")
+
+	// Somebody's own change of the /etc below is drift, which a repair writes back and shows.
+	if out, exit := shell(ctx, t, n, "systemd-confext unmerge && echo mine >/etc/plain.conf && systemd-confext merge"); exit != 0 {
+		t.Fatalf("%d: %s", exit, out)
+	}
+	run(ctx, t, n, 0, "repair")
+	has(transaction.RolledBack, "three")
+
+	apply(ctx, t, n, mc("none", bootFile("none")))
+	settled(ctx, t, n, "none")
+	if out, exit := shell(ctx, t, n, "test ! -e /etc/site.conf && touch /etc/x && rm /etc/x"); exit != 0 {
 		t.Errorf("%d: %s", exit, out)
 	}
 }
