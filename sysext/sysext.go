@@ -7,7 +7,7 @@
 //	wrong := sysext.Judge(configuration, osRelease, false)
 //	err := sysext.Merged(root, configuration)
 //
-// A raw image is known by its name alone: nothing reads the image.
+// A raw image is read where it is an erofs. Another one is known by its name alone.
 package sysext
 
 import (
@@ -163,31 +163,25 @@ var architectures = map[string]string{"amd64": "x86-64", "arm64": "arm64", "ppc6
 	"riscv64": "riscv64"}
 
 // Judge returns the extensions that systemd would not merge on an OS, by the rules of extension-release.d, and those
-// that would hide what the configuration has. The OS is given as its os-release. Only directories whose files the
-// configuration has are judged. transient means that the host's /etc ends with each boot.
+// that would hide what the configuration has. The OS is given as its os-release. Directories are judged whose
+// files the configuration has, and images that can be read. transient means that the host's /etc ends with each boot.
 func Judge(cfg *machineconfig.Config, osRelease []byte, transient bool) (wrong []Wrong) {
 	for _, e := range Of(cfg) {
-		dir := e.inside(cfg)
 		if transient && e.class.unit == ConfextUnit {
 			wrong = append(wrong, Wrong{e.Place, "the /etc of this host is written anew in each boot, which an extension of " +
 				"/etc prevents: use files below /etc"})
 		}
-		if dir == "" {
-			continue
-		}
-		name := path.Join(dir, e.class.release, "extension-release."+e.Name)
-		at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == name })
-		switch {
-		case at >= 0:
-			why := mismatch(variables(cfg.Files[at].Contents), variables(osRelease), e.class.variables)
+		name, text, known, err := e.releaseOf(cfg)
+		if err != nil {
+			wrong = append(wrong, Wrong{e.Place, "the extension has no file " + name +
+				", without which systemd does not merge it"})
+		} else if known {
+			why := mismatch(variables(text), variables(osRelease), e.class.variables)
 			if why != "" {
 				wrong = append(wrong, Wrong{e.Place, name + " " + why})
 			}
-		case dir == e.Place:
-			wrong = append(wrong, Wrong{e.Place, "the extension has no file " + name +
-				", without which systemd does not merge it"})
 		}
-		wrong = append(wrong, e.hides(cfg, dir)...)
+		wrong = append(wrong, e.hides(cfg)...)
 	}
 	return wrong
 }
@@ -197,7 +191,7 @@ var agents = []string{"/etc/machine-config-daemon/", "/etc/systemd/system/machin
 
 // hides returns the files of an extension of /etc that the configuration, or the agent, has at the same path. The
 // extension would hide the other file.
-func (e Extension) hides(cfg *machineconfig.Config, dir string) (wrong []Wrong) {
+func (e Extension) hides(cfg *machineconfig.Config) (wrong []Wrong) {
 	if e.class.unit != ConfextUnit {
 		return nil
 	}
@@ -214,16 +208,16 @@ func (e Extension) hides(cfg *machineconfig.Config, dir string) (wrong []Wrong) 
 			managed[path.Join("/etc/systemd/system", u.Name+".d", d.Name)] = true
 		}
 	}
-	for _, f := range cfg.Files {
-		at, inside := strings.CutPrefix(path.Clean(f.Path), dir)
+	// A damaged image is not merged, which the verdict notices.
+	_ = e.each(cfg, func(at string, _ func() ([]byte, error)) error {
 		switch own := func(begins string) bool { return strings.HasPrefix(at, begins) }; {
-		case !inside:
 		case managed[at]:
 			wrong = append(wrong, Wrong{e.Place, at + " is in the extension and in the configuration: leave one of them out"})
 		case slices.ContainsFunc(agents, own):
 			wrong = append(wrong, Wrong{e.Place, at + " belongs to the agent: leave it out of the extension"})
 		}
-	}
+		return nil
+	})
 	return wrong
 }
 
@@ -302,20 +296,19 @@ func Merged(root Host, cfg *machineconfig.Config) error {
 		if !there[e.class.unit+e.Name] {
 			return fmt.Errorf("extension %s (%s) is not merged: journalctl -u %s shows why", e.Name, e.Place, e.class.unit)
 		}
-		dir := e.inside(cfg)
-		for _, f := range cfg.Files {
-			rest, below := strings.CutPrefix(path.Clean(f.Path), dir+"/")
-			laid := func(over string) bool { return strings.HasPrefix("/"+rest, over+"/") }
-			if dir == "" || !below || f.NoContents || !slices.ContainsFunc(e.class.over, laid) {
-				continue
-			}
-			same, err := root.Has("/"+rest, f.Contents)
+		err := e.each(cfg, func(at string, read func() ([]byte, error)) error {
+			data, err := read()
 			if err != nil {
-				return err
+				return nil //nolint:nilerr // systemd has merged the image, and it is compressed
 			}
-			if !same {
-				return fmt.Errorf("extension %s: /%s does not have the bytes of %s", e.Name, rest, f.Path)
+			same, err := root.Has(at, data)
+			if err == nil && !same {
+				err = fmt.Errorf("extension %s: %s does not have the bytes of %s", e.Name, at, e.Place)
 			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

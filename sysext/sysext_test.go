@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
+
+	"github.com/erofs/go-erofs"
 
 	"github.com/noderefit/noderefit/machineconfig"
 )
@@ -119,6 +122,68 @@ func TestExtensionsAreJudgedAsSystemdDoes(t *testing.T) {
 	}
 }
 
+// image returns an erofs with these files.
+func image(t *testing.T, files map[string]string) string {
+	t.Helper()
+	of := fstest.MapFS{}
+	for name, text := range files {
+		of[name] = &fstest.MapFile{Data: []byte(text), Mode: 0o644}
+	}
+	out, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	w := erofs.Create(out)
+	if err := errors.Join(w.CopyFrom(of), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestAnImageIsReadWhereItIsAnErofs(t *testing.T) {
+	const release = "usr/lib/extension-release.d/extension-release.x"
+	whole := image(t, map[string]string{release: "ID=debian\nVERSION_ID=12\n", "usr/bin/x": "two"})
+	for name, c := range map[string]struct{ at, bytes, says string }{
+		"another version":    {"/etc/extensions/x.raw", whole, "x.raw: " + release + " says VERSION_ID=12, and the OS that is to boot"},
+		"no release":         {"/etc/extensions/x.raw", image(t, map[string]string{"usr/bin/x": ""}), "has no file /etc/extensions/x.raw: " + release},
+		"of another name":    {"/etc/extensions/y.raw", whole, "has no file /etc/extensions/y.raw"},
+		"it fits":            {"/etc/extensions/x.raw", image(t, map[string]string{release: "ID=debian\nVERSION_ID=13\n"}), ""},
+		"settings":           {"/var/lib/confexts/x.raw", image(t, map[string]string{"etc/extension-release.d/extension-release.x": "ID=fedora\n"}), "says ID=fedora"},
+		"settings that hide": {"/var/lib/confexts/x.raw", image(t, map[string]string{"etc/extension-release.d/extension-release.x": "ID=_any\n", "etc/a": ""}), "/etc/a is in the extension and in"},
+		"not an erofs":       {"/etc/extensions/x.raw", "hsqs" + strings.Repeat(" ", 4096), ""},
+		"damaged":            {"/etc/extensions/x.raw", whole[:2048], ""},
+		"a piece":            {"/etc/extensions/x.raw", whole[:64], ""},
+	} {
+		cfg := &machineconfig.Config{Files: []machineconfig.File{file(c.at, c.bytes), file("/etc/a", "")}}
+		wrong := Judge(cfg, []byte("ID=debian\nVERSION_ID=13\n"), false)
+		if c.says == "" != (len(wrong) == 0) || len(wrong) > 0 && (wrong[0].Place != c.at || !strings.Contains(wrong[0].Reason, c.says)) {
+			t.Errorf("%s: %+v does not say %q", name, wrong, c.says)
+		}
+	}
+
+	dir := t.TempDir()
+	for name, text := range map[string]string{"/usr/.systemd-sysext/extensions": "x\n", "/usr/bin/x": "one"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(dir+name), 0o755), os.WriteFile(dir+name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := &machineconfig.Config{Files: []machineconfig.File{file("/etc/extensions/x.raw", image(t, map[string]string{"usr/bin/x": "two"}))}}
+	if err := Merged(tree(dir), cfg); err == nil || !strings.Contains(err.Error(), "/usr/bin/x does not have the bytes of /etc/extensions/x.raw") {
+		t.Errorf("another version is merged: %v", err)
+	}
+	if err := os.WriteFile(dir+"/usr/bin/x", []byte("two"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := Merged(tree(dir), cfg); err != nil {
+		t.Error(err)
+	}
+}
+
 // An extension of /etc would hide a file, and the verdict would be on the other one.
 func TestAnExtensionOfEtcHidesNothing(t *testing.T) {
 	const dir = "/var/lib/confexts/x"
@@ -172,7 +237,7 @@ func TestWhatIsNotMergedIsNamed(t *testing.T) {
 	}
 	says("extension x (/etc/extensions/x) is not merged")
 	write("/usr/.systemd-sysext/extensions", "x\n")
-	says("/usr/bin/x does not have the bytes of /etc/extensions/x/usr/bin/x")
+	says("/usr/bin/x does not have the bytes of /etc/extensions/x")
 	write("/usr/bin/x", "one")
 	says("/usr/bin/x does not have the bytes of")
 	write("/usr/bin/x", "two")
@@ -183,7 +248,7 @@ func TestWhatIsNotMergedIsNamed(t *testing.T) {
 	cfg.Files = append(cfg.Files, file("/var/lib/confexts/x/etc/x", "conf"), file("/var/lib/confexts/x/usr/x", "is not laid"))
 	says("journalctl -u systemd-confext.service")
 	write("/etc/.systemd-confext/confexts", "x\n")
-	says("/etc/x does not have the bytes of /var/lib/confexts/x/etc/x")
+	says("/etc/x does not have the bytes of /var/lib/confexts/x")
 	write("/etc/x", "conf")
 	says("")
 }

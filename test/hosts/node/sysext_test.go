@@ -6,11 +6,15 @@ import (
 	"context"
 	"crypto/sha512"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
+	"github.com/erofs/go-erofs"
 	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/host"
@@ -165,6 +169,29 @@ func TestExtensionsOfEtcOnAHostWithoutOSTree(t *testing.T) {
 	extensionsOfEtc(ctx, t, n)
 }
 
+// erofsOf returns a raw image with these files.
+func erofsOf(t *testing.T, files map[string]string) string {
+	t.Helper()
+	of := fstest.MapFS{}
+	for name, text := range files {
+		of[name] = &fstest.MapFile{Data: []byte(text), Mode: 0o644}
+	}
+	out, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	w := erofs.Create(out)
+	if err := errors.Join(w.CopyFrom(of), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
 func extensionsOfEtc(ctx context.Context, t *testing.T, n *Node) {
 	t.Helper()
 	const dir = "/var/lib/confexts/site"
@@ -202,6 +229,9 @@ func extensionsOfEtc(ctx context.Context, t *testing.T, n *Node) {
 		verified(ctx, t, n)
 	}
 
+	raw := erofsOf(t, map[string]string{"usr/lib/extension-release.d/extension-release.raw": "ID=fedora\nVERSION_ID=42\n"})
+	refused(ctx, t, n, hostile(t, "raw", false, []string{}, []any{}, []any{fileAt("/var/lib/extensions/raw.raw", raw)}, nil),
+		host.ExitUnreconcilable, "/var/lib/extensions/raw.raw", "says ID=fedora, and the OS that is to boot has ID=debian")
 	refused(ctx, t, n, site("other", "12"), host.ExitUnreconcilable, dir, "says VERSION_ID=12, and the OS that is to boot")
 	refused(ctx, t, n, site("hiding", "13", dir+"/etc/plain.conf"), host.ExitUnreconcilable,
 		"/etc/plain.conf is in the extension and in the configuration")
