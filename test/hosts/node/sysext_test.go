@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"crypto/sha512"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -230,7 +231,8 @@ func extensionsOfEtc(ctx context.Context, t *testing.T, n *Node) {
 	}
 
 	raw := erofsOf(t, map[string]string{"usr/lib/extension-release.d/extension-release.raw": "ID=fedora\nVERSION_ID=42\n"})
-	refused(ctx, t, n, hostile(t, "raw", false, []string{}, []any{}, []any{fileAt("/var/lib/extensions/raw.raw", raw)}, nil),
+	refused(ctx, t, n, mc("raw", fmt.Sprintf(`{"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
+ {"path":"/var/lib/extensions/raw.raw","contents":{"source":"data:;base64,%s"}}]}}}`, base64.StdEncoding.EncodeToString([]byte(raw)))),
 		host.ExitUnreconcilable, "/var/lib/extensions/raw.raw", "says ID=fedora, and the OS that is to boot has ID=debian")
 	refused(ctx, t, n, site("other", "12"), host.ExitUnreconcilable, dir, "says VERSION_ID=12, and the OS that is to boot")
 	refused(ctx, t, n, site("hiding", "13", dir+"/etc/plain.conf"), host.ExitUnreconcilable,
