@@ -121,8 +121,7 @@ func (h *Host) extensionsCheck(cfg *machineconfig.Config) transaction.Check {
 		if err != nil {
 			return err
 		}
-		defer root.Close()
-		return sysext.Merged(root, cfg)
+		return errors.Join(sysext.Merged(root, cfg), root.Close())
 	}}
 }
 
