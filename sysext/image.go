@@ -67,8 +67,8 @@ func (e Extension) each(cfg *machineconfig.Config, do func(at string, read func(
 	return nil
 }
 
-// releaseOf returns the file of an extension that says which OS the extension is for, with its path. known is false where
-// nothing here can tell, and err is of fs.ErrNotExist where the extension lacks the file.
+// releaseOf returns the file of an extension that says which OS the extension is for, with its path. known is false
+// where nothing here can tell, and err is of fs.ErrNotExist where the extension lacks the file.
 func (e Extension) releaseOf(cfg *machineconfig.Config) (name string, text []byte, known bool, err error) {
 	inside := path.Join(e.class.release, "extension-release."+e.Name)
 	if img := e.image(cfg); img != nil {
