@@ -81,4 +81,5 @@ const (
 	ValuesRefused     = "RefusedBySchema"
 	ValuesBadSchema   = "UnusableSchema"
 	ValuesWithoutNode = "NoSuchNode"
+	ValuesTooLarge    = "TooLarge"
 )

@@ -27,6 +27,10 @@ type decision struct {
 	ready   map[string]metav1.Condition
 }
 
+// mostBytes is the most that the values of an object may take in a Node's annotation. The API server takes 256 KiB of
+// all annotations of a Node together. The pool controller's annotation has the values once more, and others need room.
+const mostBytes = 64 << 10
+
 // decide gives each node the values of its object, where its pool's schema allows them. Values that a schema refuses
 // are not in force, and neither are the former ones: the node is told why it has none.
 func decide(w world, read func(text string) (*schema, error)) decision {
@@ -68,8 +72,15 @@ func decide(w world, read func(text string) (*schema, error)) decision {
 					pool, o.Name, faults))}
 			}
 		}
+		text := api.Encode(is)
+		if len(text) > mostBytes {
+			says.Status, says.Reason = metav1.ConditionFalse, api.ValuesTooLarge
+			says.Message = fmt.Sprintf("NodeValues/%s: spec.values takes %d bytes as JSON, and a Node takes at most %d; "+
+				"shorten the values, or take some away", o.Name, len(text), mostBytes)
+			text = api.Encode(api.Entries{Refused: api.ShortReason(says.Message)})
+		}
 		says.Message = api.ShortReason(says.Message)
-		out.ready[o.Name], out.entries[o.Name] = says, api.Encode(is)
+		out.ready[o.Name], out.entries[o.Name] = says, text
 	}
 	return out
 }

@@ -84,6 +84,10 @@ func TestANodeIsGivenTheValuesThatItsPoolsSchemaAllows(t *testing.T) {
 			[]string{"annotation noderefit.dev/values-schema"}, `"refused"`},
 		{"a schema of a file", "$ref: file:///etc/passwd", valuesOf("web-1", "address", "10.0.0.7"), "web-1",
 			api.ValuesBadSchema, []string{"file:///etc/passwd is another document"}, `"refused"`},
+		{"all that a Node takes", "", valuesOf("web-1", "a", strings.Repeat("x", mostBytes-len(`{"values":{"a":""}}`))), "web-1",
+			api.ValuesInForce, nil, `"xxx`},
+		{"more than a Node takes", "", valuesOf("web-1", "a", strings.Repeat("x", mostBytes)), "web-1", api.ValuesTooLarge,
+			[]string{"NodeValues/web-1", "65555 bytes", "at most 65536"}, `"refused"`},
 		{"no node", "", valuesOf("web-9", "address", "10.0.0.7"), "web-1", api.ValuesWithoutNode,
 			[]string{"no Node web-9"}, ""},
 	} {
