@@ -546,7 +546,7 @@ func (h *Host) materialise(ctx context.Context, a *attempt) error {
 }
 
 func (h *Host) commit(ctx context.Context, a *attempt) error {
-	if err := provision.Keep(h.root, madeWith, a.old, false); err != nil {
+	if err := provision.KeepBefore(h.root, madeWith, a.old, a.cfg); err != nil {
 		return err
 	}
 	return a.operation.Commit(ctx)

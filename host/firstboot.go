@@ -88,7 +88,7 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 		if err := h.root.Remove(ignitionPreset); err != nil {
 			return err
 		}
-		if err := provision.Keep(h.root, madeWith, cfg, true); err != nil {
+		if err := provision.Keep(h.root, madeWith, cfg); err != nil {
 			return err
 		}
 		if err := h.apply(ctx, &attempt{record: r, result: res, cfg: cfg, arguments: arguments, unasked: true,

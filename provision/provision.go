@@ -2,10 +2,11 @@
 
 // Package provision is about the disks, file systems and arrays that a machine was made with. Only Ignition makes
 // these. A later configuration may ask for others where a policy lets it, and nothing is done on the machine then. So
-// the host keeps what it was made with, and says what a configuration has else:
+// the host keeps what it was made with, before the first configuration that differs, and says what a configuration has
+// else:
 //
-//	err := provision.Keep(root, path, configuration, false)
-//	differing, err := provision.Differing(root, path, configuration)
+//	err := provision.KeepBefore(root, path, committed, next)
+//	differing, err := provision.Differing(root, path, next)
 package provision
 
 import (
@@ -58,24 +59,10 @@ type Host interface {
 
 type fields = map[string]json.RawMessage
 
-// Keep writes down, in the file with that name, what the machine was made with, which is what cfg has. A file that is
-// there stays, unless the machine is a new one. nil stands for a host without a configuration.
-func Keep(host Host, at string, cfg *machineconfig.Config, machine bool) error {
-	if cfg == nil {
-		return nil
-	}
-	if _, err := host.ReadFile(at); !machine && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	made := cfg.Provision
-	if !machine {
-		// A file that can't be read says nothing of the machine.
-		if from, _, err := MadeFrom(host, installed); err == nil {
-			made = from.Provision
-		}
-	}
+// Keep writes down, in the file with that name, what a new machine is made with, which is what cfg has.
+func Keep(host Host, at string, cfg *machineconfig.Config) error {
 	kept := fields{}
-	for field, value := range made {
+	for field, value := range cfg.Provision {
 		if strings.HasPrefix(field, section) {
 			kept[field] = value
 		}
@@ -91,6 +78,22 @@ func Keep(host Host, at string, cfg *machineconfig.Config, machine bool) error {
 		return fmt.Errorf("keeping what the machine was made with: %w", err)
 	}
 	return nil
+}
+
+// KeepBefore keeps what the machine was made with before next is committed, where next has something else than old, the
+// committed configuration. A file that is there stays. nil stands for a host without a configuration. Most updates
+// write nothing.
+func KeepBefore(host Host, at string, old, next *machineconfig.Config) error {
+	if old == nil || len(Compare(old.Provision, next.Provision)) == 0 {
+		return nil
+	}
+	if _, err := host.ReadFile(at); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if from, _, err := MadeFrom(host, installed); err == nil { // else it says nothing of the machine
+		old = from
+	}
+	return Keep(host, at, old)
 }
 
 // MadeFrom reads the whole MachineConfig that a new machine is being made from, in the file at from, and its kernel
@@ -121,11 +124,19 @@ func MadeFrom(host Host, from string) (cfg *machineconfig.Config, arguments []st
 	return cfg, arguments, err
 }
 
-// Differing returns what cfg has else than the machine was made with. It is empty as long as nothing was kept.
+// Differing returns what cfg, the committed configuration, has else than the machine was made with. As long as nothing
+// was kept, that is what OpenShift's daemon left of the machine, or cfg itself.
 func Differing(host Host, at string, cfg *machineconfig.Config) ([]Difference, error) {
-	data, err := host.ReadFile(at)
-	if errors.Is(err, fs.ErrNotExist) || cfg == nil {
+	if cfg == nil {
 		return nil, nil
+	}
+	data, err := host.ReadFile(at)
+	if errors.Is(err, fs.ErrNotExist) {
+		from, _, err := MadeFrom(host, installed)
+		if err != nil { // it says nothing of the machine
+			return nil, nil
+		}
+		return Compare(from.Provision, cfg.Provision), nil
 	}
 	var made fields
 	if err == nil {

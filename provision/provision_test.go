@@ -80,24 +80,30 @@ func TestWhatAMachineWasMadeWithIsKept(t *testing.T) {
 	const fromOpenShift = `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig","metadata":{"name":"m"},
 		"spec":{"config":{"ignition":{"version":"3.4.0"},"storage":{"disks":[{"device":"/dev/ocp"}]}}}}`
 	for what, c := range map[string]struct {
-		host    disk
-		cfg     *machineconfig.Config
-		machine bool
-		want    string
+		host      disk
+		old, next *machineconfig.Config
+		want      string
 	}{
-		"no configuration":            {disk{}, nil, false, ""},
-		"the first":                   {disk{}, with("/dev/a"), false, `{"storage.disks":[{"device":"/dev/a"}]}`},
-		"a later one":                 {disk{"/kept": "{}"}, with("/dev/a"), false, "{}"},
-		"the machine is made anew":    {disk{"/kept": "{}"}, with("/dev/a"), true, `{"storage.disks":[{"device":"/dev/a"}]}`},
-		"a node of OpenShift":         {disk{installed: fromOpenShift}, with("/dev/a"), false, `{"storage.disks":[{"device":"/dev/ocp"}]}`},
-		"a file that is no document":  {disk{installed: "x"}, with("/dev/a"), false, `{"storage.disks":[{"device":"/dev/a"}]}`},
-		"a configuration of no disks": {disk{}, &machineconfig.Config{}, false, "{}"},
+		"no configuration":            {disk{}, nil, with("/dev/b"), ""},
+		"the same again":              {disk{}, with("/dev/a"), with("/dev/a"), ""},
+		"the first that differs":      {disk{}, with("/dev/a"), with("/dev/b"), `{"storage.disks":[{"device":"/dev/a"}]}`},
+		"a later one":                 {disk{"/kept": "{}"}, with("/dev/a"), with("/dev/b"), "{}"},
+		"a node of OpenShift":         {disk{installed: fromOpenShift}, with("/dev/a"), with("/dev/b"), `{"storage.disks":[{"device":"/dev/ocp"}]}`},
+		"a file that is no document":  {disk{installed: "x"}, with("/dev/a"), with("/dev/b"), `{"storage.disks":[{"device":"/dev/a"}]}`},
+		"a configuration of no disks": {disk{}, &machineconfig.Config{}, with("/dev/b"), "{}"},
 	} {
-		if err := Keep(c.host, "/kept", c.cfg, c.machine); err != nil || c.host["/kept"] != c.want {
+		if err := KeepBefore(c.host, "/kept", c.old, c.next); err != nil || c.host["/kept"] != c.want {
 			t.Errorf("%s: %v, kept %s", what, err, c.host["/kept"])
 		}
 	}
+	machine := disk{"/kept": "{}"}
+	if err := Keep(machine, "/kept", with("/dev/a")); err != nil || machine["/kept"] != `{"storage.disks":[{"device":"/dev/a"}]}` {
+		t.Errorf("a machine that is made anew: %v, kept %s", err, machine["/kept"])
+	}
 
+	if got, err := Differing(disk{installed: fromOpenShift}, "/kept", with("/dev/a")); err != nil || len(got) != 1 {
+		t.Errorf("a node of OpenShift: %+v, %v", got, err)
+	}
 	if got, err := Differing(disk{}, "/kept", with("/dev/a")); err != nil || got != nil {
 		t.Errorf("nothing was kept: %+v, %v", got, err)
 	}
