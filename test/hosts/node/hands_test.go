@@ -130,18 +130,25 @@ func document(t *testing.T, n *Node, name string, data []byte) string {
 }
 
 // nothingLeft checks that the host has neither documents nor units of the head's any more.
+// nothingLeft waits until the hands' files and units are gone. An answer comes before systemd has seen its program end.
 func nothingLeft(ctx context.Context, t *testing.T, n *Node) {
 	t.Helper()
-	if out, _ := shell(ctx, t, n, "find /run/machine-config-daemon/hands -mindepth 1 2>/dev/null"); out != "" {
-		t.Errorf("left in /run: %s", out)
-	}
-	out, _ := shell(ctx, t, n, "systemctl list-units --all --plain --no-legend 'machine-config-daemon-*'")
-	for line := range strings.Lines(out) {
-		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if name != transaction.RecoverUnit && name != transaction.ProveUnit {
-			t.Errorf("unit left: %s", line)
+	ours := []string{transaction.RecoverUnit, transaction.ProveUnit}
+	var left []string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		files, _ := shell(ctx, t, n, "find /run/machine-config-daemon/hands -mindepth 1 2>/dev/null")
+		units, _ := shell(ctx, t, n, "systemctl list-units --all --plain --no-legend 'machine-config-daemon-*'")
+		left = strings.Fields(files)
+		for line := range strings.Lines(units) {
+			if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); !slices.Contains(ours, name) {
+				left = append(left, strings.TrimSpace(line))
+			}
+		}
+		if len(left) == 0 {
+			return
 		}
 	}
+	t.Errorf("left: %q", left)
 }
 
 func TestHeadInAPodWithoutCapabilitiesDrivesTheHost(t *testing.T) {
