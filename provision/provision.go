@@ -90,10 +90,16 @@ func KeepBefore(host Host, at string, old, next *machineconfig.Config) error {
 	if _, err := host.ReadFile(at); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if from, _, err := MadeFrom(host, installed); err == nil { // else it says nothing of the machine
-		old = from
+	return Keep(host, at, left(host, old))
+}
+
+// left returns what OpenShift's daemon left of the machine. A file that can't be read says nothing of the machine: then
+// left returns the committed configuration.
+func left(host Host, committed *machineconfig.Config) *machineconfig.Config {
+	if from, _, err := MadeFrom(host, installed); err == nil {
+		return from
 	}
-	return Keep(host, at, old)
+	return committed
 }
 
 // MadeFrom reads the whole MachineConfig that a new machine is being made from, in the file at from, and its kernel
@@ -132,11 +138,7 @@ func Differing(host Host, at string, cfg *machineconfig.Config) ([]Difference, e
 	}
 	data, err := host.ReadFile(at)
 	if errors.Is(err, fs.ErrNotExist) {
-		from, _, err := MadeFrom(host, installed)
-		if err != nil { // it says nothing of the machine
-			return nil, nil
-		}
-		return Compare(from.Provision, cfg.Provision), nil
+		return Compare(left(host, cfg).Provision, cfg.Provision), nil
 	}
 	var made fields
 	if err == nil {
