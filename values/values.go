@@ -163,24 +163,30 @@ func Named(text string) bool { return strings.Contains(text, open) }
 // In returns the placeholders of a text at a place. An error is about a placeholder that can't be read, or that can't
 // be quoted at this place whatever its value is.
 func In(text string, place Place) ([]Placeholder, error) {
+	_, named, err := read(text, place)
+	return named, err
+}
+
+// read returns the pieces of a text as well.
+func read(text string, place Place) ([]piece, []Placeholder, error) {
 	pieces, err := split(text)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out []Placeholder
+	var named []Placeholder
 	for i, p := range pieces {
 		if p.named == nil {
 			continue
 		}
 		if p.named.Type == textType && !place.quotes() {
-			return nil, fmt.Errorf("placeholder %s: %s has no known quoting for a text; use the type word", p.named, place)
+			return nil, nil, fmt.Errorf("placeholder %s: %s has no known quoting for a text; use the type word", p.named, place)
 		}
 		if why := place.misplaced(p.named.Type, place.before(pieces[:i])); why != "" {
-			return nil, fmt.Errorf("placeholder %s: %s", p.named, why)
+			return nil, nil, fmt.Errorf("placeholder %s: %s", p.named, why)
 		}
-		out = append(out, *p.named)
+		named = append(named, *p.named)
 	}
-	return out, nil
+	return pieces, named, nil
 }
 
 // MissingError names the values that a node does not have.
@@ -214,24 +220,18 @@ func (p Placeholder) check(value string) error {
 // Expand returns the text with the values of its placeholders, quoted for the place. It fails with a MissingError or an
 // invalidError.
 func Expand(text string, place Place, given map[string]string) (string, error) {
-	if _, err := In(text, place); err != nil {
-		return "", err
-	}
-	pieces, err := split(text)
+	pieces, named, err := read(text, place)
 	if err != nil {
 		return "", err
 	}
 	var missing []string
-	for _, p := range pieces {
-		if p.named == nil {
-			continue
-		}
-		value, is := given[p.named.Key]
+	for _, p := range named {
+		value, is := given[p.Key]
 		if !is {
-			missing = append(missing, p.named.Key)
+			missing = append(missing, p.Key)
 			continue
 		}
-		if err := p.named.check(value); err != nil {
+		if err := p.check(value); err != nil {
 			return "", err
 		}
 	}
