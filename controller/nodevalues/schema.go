@@ -17,8 +17,8 @@ import (
 // mostWrong is how many faults of an object are named.
 const mostWrong = 8
 
-// nowhere loads no schema. A schema of somebody's has to be whole: the controller reads no file and asks no server for
-// it.
+// nowhere refuses to load a schema that another schema refers to. The controller reads no file and asks no server for
+// the author of a schema.
 type nowhere struct{}
 
 func (nowhere) Load(url string) (any, error) {
@@ -32,7 +32,7 @@ type schema struct{ is *jsonschema.Schema }
 func newSchema(text string) (*schema, error) {
 	data, err := yaml.YAMLToJSONStrict([]byte(text))
 	if err != nil {
-		return nil, oneLine(err)
+		return nil, err
 	}
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
 	if err != nil {
@@ -46,17 +46,11 @@ func newSchema(text string) (*schema, error) {
 	c.UseLoader(nowhere{})
 	c.AssertFormat()
 	if err := c.AddResource(name, document); err != nil {
-		return nil, oneLine(err)
+		return nil, err
 	}
 	is, err := c.Compile(name)
-	if err != nil {
-		return nil, oneLine(err)
-	}
-	return &schema{is}, nil
+	return &schema{is}, err
 }
-
-// oneLine returns an error of a library for a condition and a Node, which hold one line.
-func oneLine(err error) error { return errors.New(strings.Join(strings.Fields(err.Error()), " ")) }
 
 // refuses says what of the values does not fit, by key and rule; empty: they fit. It says no value.
 func (s *schema) refuses(given map[string]string) string {
