@@ -19,7 +19,7 @@ type Entries struct {
 }
 
 // NodeValues has values of the node of its name. A configuration names them as @{TYPE:values/KEY}. They are no place
-// for secrets: whoever reads Nodes reads them.
+// for secrets: each reader of Nodes can read them.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=nodevalues,scope=Cluster,shortName=nv,categories=noderefit
 // +kubebuilder:subresource:status

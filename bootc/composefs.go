@@ -25,7 +25,7 @@ func FindComposefs(read func(path string) ([]byte, error), exists func(path stri
 	digest := ""
 	for _, argument := range ostree.SplitArguments(string(line)) {
 		value, ok := strings.CutPrefix(argument, "composefs=")
-		// The value is the digest of the root. A question mark before the digest says that nothing verifies the root.
+		// The value is the digest of the root. The kernel does not verify a root whose digest has a question mark before it.
 		sum := strings.TrimPrefix(value, "?")
 		if ok && (osimage.IsDigest("sha256:"+sum) || osimage.IsDigest("sha512:"+sum)) {
 			digest = sum

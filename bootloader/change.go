@@ -520,8 +520,9 @@ func (l *Loader) stage(w write, old bool) error {
 	return nil
 }
 
-// rename puts the new file in the place of the old one. vfat has no second names. It frees what a replaced file had as
-// soon as nobody holds the file. So the old file is held until the new one is on the disk under its name.
+// rename puts the new file in the place of the old one. vfat has no second names, and frees the clusters of a replaced
+// file once no program has the file open. So rename keeps the old file open until the new file is on the disk under its
+// name.
 func (l *Loader) rename(w write) error {
 	at, err := l.root.Resolve(w.Path)
 	if err != nil {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodevalues judges NodeValues by the schemas of pools, and notes what is in force on the Nodes. Whoever asks
-// what a node's values are reads the Node, as for all other values. So agents need no right to NodeValues.
+// Package nodevalues judges NodeValues by the schemas of pools, and writes the values that are in force to the Nodes.
+// The pool controller and kubectl refit read these values from the Node, as all other values. No other program needs a
+// right to NodeValues.
 package nodevalues
 
 import (
@@ -28,7 +29,8 @@ import (
 // Name is the controller's name.
 const Name = "nodevalues"
 
-// pace is the time between two looks without a change: somebody may have changed the annotation of a Node.
+// pace is the time between two looks without a change of NodeValues. Another client may have changed the annotation of
+// a Node meanwhile.
 const pace = time.Minute
 
 // Add adds the controller to a manager.

@@ -15,8 +15,8 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// nameValues notes on a pool which values of a node its configuration names. Whoever sends nodes knows the pools, and
-// not what is in their configurations.
+// nameValues writes to a pool's annotation which values of a node the pool's configuration names. The pool controller
+// reads pools, and not the contents of their configurations.
 func (r *reconciler) nameValues(ctx context.Context, pool *mcfgv1.MachineConfigPool) error {
 	target := pool.Spec.Configuration.Name
 	if target == "" {
