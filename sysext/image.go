@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -22,9 +23,43 @@ const (
 	erofsMagic = 0xE0F5E1E2
 )
 
+// imageFS is the file system of an image. It reads no file that says that it is larger than the image: the sizes in a
+// damaged image are any numbers.
+type imageFS struct {
+	fs.FS
+
+	bytes int64
+}
+
+func (i *imageFS) read(name string) ([]byte, error) {
+	info, err := fs.Stat(i.FS, name)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > i.bytes {
+		return nil, fmt.Errorf("%s is larger than its image", name)
+	}
+	return fs.ReadFile(i.FS, name)
+}
+
+// once fails for a directory that the walk has seen: in a damaged image a directory may be in itself.
+func once(d fs.DirEntry, seen map[uint64]bool) error {
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	if node, is := info.(interface{ Ino() uint64 }); is {
+		if seen[node.Ino()] {
+			return fmt.Errorf("directory %s has two places in its image", d.Name())
+		}
+		seen[node.Ino()] = true
+	}
+	return nil
+}
+
 // image returns the file system of a raw image of the configuration. The result is nil for an extension that is no
 // image, for one whose bytes the configuration does not have, and for an image of another kind than erofs.
-func (e Extension) image(cfg *machineconfig.Config) fs.FS {
+func (e Extension) image(cfg *machineconfig.Config) *imageFS {
 	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == e.Place })
 	if !e.Raw || at < 0 {
 		return nil
@@ -37,7 +72,7 @@ func (e Extension) image(cfg *machineconfig.Config) fs.FS {
 	if err != nil {
 		return nil
 	}
-	return img
+	return &imageFS{img, int64(len(data))}
 }
 
 // each calls do with the regular files of an extension that lie over the host: with the path there, and with the bytes.
@@ -47,11 +82,15 @@ func (e Extension) each(cfg *machineconfig.Config, do func(at string, read func(
 		return slices.ContainsFunc(e.class.over, func(over string) bool { return strings.HasPrefix(at, over+"/") })
 	}
 	if img := e.image(cfg); img != nil {
+		seen := map[uint64]bool{}
 		return fs.WalkDir(img, ".", func(name string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				err = once(d, seen)
+			}
 			if err != nil || !d.Type().IsRegular() || !laid("/"+name) {
 				return err
 			}
-			return do("/"+name, func() ([]byte, error) { return fs.ReadFile(img, name) })
+			return do("/"+name, func() ([]byte, error) { return img.read(name) })
 		})
 	}
 	dir := e.inside(cfg)
@@ -73,7 +112,7 @@ func (e Extension) releaseOf(cfg *machineconfig.Config) (name string, text []byt
 	inside := path.Join(e.class.release, "extension-release."+e.Name)
 	if img := e.image(cfg); img != nil {
 		name = e.Place + ": " + inside
-		if text, err = fs.ReadFile(img, inside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if text, err = img.read(inside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return name, nil, false, nil
 		}
 		return name, text, true, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,6 +144,27 @@ func image(t *testing.T, files map[string]string) string {
 		t.Fatal(err)
 	}
 	return string(data)
+}
+
+// Whoever writes MachineConfigs can bring any bytes as an image. They are judged by the agent, which must not stop.
+func TestADamagedImageEndsInAnAnswer(t *testing.T) {
+	whole := image(t, map[string]string{"usr/lib/extension-release.d/extension-release.x": "ID=debian\n", "usr/bin/x": "two",
+		"usr/bin/y": "three", "opt/a/b": "c"})
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 3000 {
+		data := []byte(whole)
+		for range 1 + random.IntN(6) {
+			data[1024+random.IntN(len(data)-1024)] = byte(random.IntN(256))
+		}
+		cfg := &machineconfig.Config{Files: []machineconfig.File{file("/etc/extensions/x.raw", string(data))}}
+		Judge(cfg, []byte("ID=debian\n"), false)
+		for _, e := range Of(cfg) {
+			_ = e.each(cfg, func(_ string, read func() ([]byte, error)) error {
+				_, _ = read() // any answer is one
+				return nil
+			})
+		}
+	}
 }
 
 func TestAnImageIsReadWhereItIsAnErofs(t *testing.T) {
