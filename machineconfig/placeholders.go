@@ -248,7 +248,7 @@ func With(mc *mcfgv1.MachineConfig, given map[string]string) *mcfgv1.MachineConf
 // WithoutValues returns a MachineConfig that leaves out what names values of a node: what a machine is made of before
 // it is a node. A MachineConfig that names none is returned as it is.
 func WithoutValues(mc *mcfgv1.MachineConfig) *mcfgv1.MachineConfig {
-	if mc.Annotations[placeholdersKey] == "" {
+	if !Names(mc) {
 		return mc
 	}
 	return annotated(mc, withoutValues)
@@ -351,9 +351,6 @@ func (p *parsed) fill(note string) (digest string, filled map[string]bool, err e
 
 // leaveOut drops the files, units, drop-ins and arguments that name values.
 func (p *parsed) leaveOut() {
-	if len(p.places) == 0 {
-		return
-	}
 	p.own()
 	has := func(name string) bool { _, is := p.places[name]; return is }
 	p.cfg.Storage.Files = slices.DeleteFunc(p.cfg.Storage.Files, func(f types.File) bool { return has("file " + f.Path) })
