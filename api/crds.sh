@@ -19,6 +19,7 @@ copy $mcfg 0000_80_machine-config_01_osimagestreams-SelfManagedHA.crd.yaml osima
 copy $mcfg 0000_80_machine-config_01_kubeletconfigs-Default.crd.yaml kubeletconfigs
 copy $mcfg 0000_80_machine-config_01_containerruntimeconfigs.crd.yaml containerruntimeconfigs
 copy $mcfg 0000_80_machine-config_01_controllerconfigs-Default.crd.yaml controllerconfigs
+copy $mcfg 0000_80_machine-config_01_pinnedimagesets.crd.yaml pinnedimagesets
 copy operator/v1 0000_80_machine-config_01_machineconfigurations.crd.yaml machineconfigurations
 copy config/v1 0000_10_config-operator_01_imagedigestmirrorsets.crd.yaml imagedigestmirrorsets
 copy config/v1 0000_10_config-operator_01_imagetagmirrorsets.crd.yaml imagetagmirrorsets

@@ -192,9 +192,16 @@ type Node struct {
 	RebootWanted *RebootWanted
 	Reboot       *RebootRequest
 	Rebooted     *Rebooted
+	// Bootc reports that bootc-operator manages the node's OS; see BootcManaged.
+	Bootc bool
+	// RebootWay is how the host was rebooted last, nil where a full reboot was asked for.
+	RebootWay *RebootWay
 	// Values are the values of the node for Desired, where that names some. Desired, Current and Lift are then the names
 	// of what the node makes of its pool's configuration; see MadeName.
 	Values ToldValues
+	// Pins are the sets of images that the node is to have, and Pinned what it has of them. They are nil without any.
+	Pins   *PinOrder
+	Pinned *Pinned
 }
 
 // Undelivered is why a host does not have the certificates of the ControllerConfig. The node's updates continue.
@@ -228,6 +235,7 @@ func ReadNode(n *corev1.Node) (Node, error) {
 		SingleReplica: a[ControlPlaneTopology] == TopologySingleReplica,
 		Rebooting:     a[PostConfigAction] == PostConfigActionRebooting,
 	}
+	_, out.Bootc = n.Labels[BootcManaged]
 	cordon, cordonErr := Decode[*Cordon](a, CordonKey)
 	quarantined, quarantinedErr := Decode[[]Quarantine](a, QuarantinedKey)
 	drift, driftErr := Decode[*Drift](a, DriftKey)
@@ -240,8 +248,12 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	awaited, awaitedErr := Decode[Awaited](a, AwaitedKey)
 	hold, holdErr := heldByPerson(a)
 	trial, tried, trialErr := trialOf(a)
+	var pinsErr error
+	out.Pins, out.Pinned, pinsErr = pinsOf(a)
 	var rebootErr error
 	out.RebootWanted, out.Reboot, out.Rebooted, rebootErr = rebootsOf(a)
+	way, wayErr := Decode[*RebootWay](a, RebootWayKey)
+	out.RebootWay = way.believed()
 	if limit, err := time.ParseDuration(a[VerdictTimeoutKey]); err == nil && limit > 0 {
 		out.VerdictTimeout = min(limit, longestVerdict)
 	}
@@ -254,7 +266,8 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
 	err := errors.Join(nameMade(&out, a), cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr,
-		excludedErr, heldErr, stagedErr, awaitedErr, holdErr, trialErr, rebootErr)
+		excludedErr, heldErr, stagedErr, awaitedErr, holdErr, trialErr, rebootErr, pinsErr,
+		wayErr)
 	if err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}

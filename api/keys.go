@@ -95,7 +95,7 @@ const (
 func OfAgent(key string) bool {
 	switch key {
 	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift, HoldKey, TrialKey, TriedKey,
-		RebootKey, ValuesKey, EntriesKey:
+		RebootKey, ValuesKey, EntriesKey, PinOrderKey:
 		return false
 	}
 	return Owned(key) && !strings.HasPrefix(key, AskPrefix)
@@ -278,7 +278,7 @@ const (
 	PoolDrifted = "Drifted"
 )
 
-// Ignored is the condition of a MachineConfigPool or the MachineConfiguration that fields of its spec have no effect
+// Ignored is the condition of the MachineConfiguration that fields of its spec have no effect
 // here. It holds nothing up. NotSupported is its reason while there are any, and AllSupported once there are none.
 const (
 	Ignored      = "FieldsIgnored"

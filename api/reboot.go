@@ -21,7 +21,64 @@ const (
 	// RebootedKey is the annotation of a Node that holds a Rebooted: what became of the latest RebootOrder. The daemon
 	// writes it.
 	RebootedKey = ownPrefix + "rebooted"
+	// RebootWayKey is the annotation of a Node that holds a RebootWay: how the agent rebooted the host last, where another
+	// method than Full was asked for. The daemon writes it.
+	RebootWayKey = ownPrefix + "reboot-way"
 )
+
+// RebootMethod is how a host reboots.
+// +kubebuilder:validation:Enum=Full;Soft;Kexec;Command
+type RebootMethod string
+
+// The methods. What a host can't do becomes a full reboot, and RebootWay has the reason.
+const (
+	// RebootFull: an orderly reboot of the machine, with its firmware and boot loader.
+	RebootFull RebootMethod = "Full"
+	// RebootSoft: of the userspace alone, where the changes need no more.
+	RebootSoft RebootMethod = "Soft"
+	// RebootKexec: the running kernel starts the next one, without firmware and boot loader.
+	RebootKexec RebootMethod = "Kexec"
+	// RebootCommand: a command of the host's own reboots it.
+	RebootCommand RebootMethod = "Command"
+)
+
+// RebootMethods are all methods.
+var RebootMethods = []RebootMethod{RebootFull, RebootSoft, RebootKexec, RebootCommand}
+
+// RebootWay is how a host was rebooted, where another method than RebootFull was asked for.
+type RebootWay struct {
+	Asked RebootMethod `json:"asked"`
+	// Started is the method by which the reboot was started. Took is the method that the boot proved; empty before it.
+	Started RebootMethod `json:"started"`
+	Took    RebootMethod `json:"took,omitempty"`
+	// Why is why Started or Took is another method than Asked.
+	Why string `json:"why,omitempty"`
+}
+
+// believed is what can be true of it.
+func (w *RebootWay) believed() *RebootWay {
+	if w == nil || !slices.Contains(RebootMethods, w.Asked) || !slices.Contains(RebootMethods, w.Started) ||
+		w.Took != "" && !slices.Contains(RebootMethods, w.Took) {
+		return nil
+	}
+	w.Why = line(w.Why, quarantineReason)
+	return w
+}
+
+// FellBack reports whether the host took another method than the one that was asked for.
+func (w *RebootWay) FellBack() bool { return w != nil && w.Why != "" }
+
+// String returns the way for people.
+func (w *RebootWay) String() string {
+	text := string(w.Took)
+	if w.Took == "" {
+		text = string(w.Started) + ", which is under way"
+	}
+	if w.FellBack() {
+		text += ", and not " + string(w.Asked) + ": " + w.Why
+	}
+	return text
+}
 
 // RebootKind is what wants a reboot.
 type RebootKind string

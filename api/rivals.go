@@ -22,5 +22,9 @@ func RPMOSTreeHarmless(policy string) bool {
 	return false
 }
 
+// BootcManaged is the label of a Node whose OS image bootc-operator manages, as a BootcNodePool says. bootc-operator
+// writes the label.
+const BootcManaged = "bootc.dev/managed"
+
 // KuredSentinel is the file by which kured is asked for a reboot, unless kured is told another file.
 const KuredSentinel = "/var/run/reboot-required"

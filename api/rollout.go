@@ -107,6 +107,13 @@ type RolloutPolicySpec struct {
 	// their reboot too: a node then says NeedsReboot, and serves until a person orders the reboot.
 	// +optional
 	Reboots RebootMode `json:"reboots,omitempty"`
+	// rebootMethod is how the hosts reboot. Full is an orderly reboot of the machine. Soft restarts the userspace alone,
+	// where the changes need no more. Kexec has the running kernel start the next one, without firmware and boot loader.
+	// Command runs /etc/noderefit/reboot-command of the host. What a host can't do becomes a full reboot, and the node
+	// says why. Where nothing is said, the flag --soft-reboot of the agent counts, and without the flag the reboot is
+	// full.
+	// +optional
+	RebootMethod RebootMethod `json:"rebootMethod,omitempty"`
 	// rebootWindows are when nodes may begin such a reboot. Without them windows count.
 	// +optional
 	RebootWindows *RolloutWindows `json:"rebootWindows,omitempty"`
@@ -194,6 +201,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.open) || has(self.blackouts)",message="open or blackouts is needed"
 type RolloutWindows struct {
 	// timeZone is that of all times here, an IANA name such as Europe/Berlin.
+	// +kubebuilder:validation:XValidation:rule="!(self in ['Local', 'localtime'])",message="local time is another one for each reader: write an IANA name, such as UTC or Europe/Berlin"
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$`
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:default=UTC
@@ -357,13 +365,15 @@ type Orders struct {
 	// ManualReboots has the node commit a configuration without its reboot, and without cordon and drain: reboots: Manual.
 	// Such a configuration boots with the next Reboot order, or when a person boots the host.
 	ManualReboots bool `json:"manualReboots,omitempty"`
+	// RebootMethod is how the host reboots; empty: as the agent was started.
+	RebootMethod RebootMethod `json:"rebootMethod,omitempty"`
 }
 
 // Equal says that they ask the same. Most orders of a rollout share their parts, which is seen at once.
 func (o Orders) Equal(other Orders) bool {
 	stage := o.Stage == other.Stage || o.Stage != nil && other.Stage != nil && *o.Stage == *other.Stage
 	reboot := o.Reboot == other.Reboot || o.Reboot != nil && other.Reboot != nil && *o.Reboot == *other.Reboot
-	return stage && reboot && o.ManualReboots == other.ManualReboots &&
+	return stage && reboot && o.ManualReboots == other.ManualReboots && o.RebootMethod == other.RebootMethod &&
 		(o.Drain == other.Drain || equality.Semantic.DeepEqual(o.Drain, other.Drain))
 }
 

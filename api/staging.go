@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -43,7 +44,31 @@ type RolloutStaging struct {
 	// +kubebuilder:validation:Maximum=10000
 	// +optional
 	CPUWeight int32 `json:"cpuWeight,omitempty"`
+	// bandwidth is how many bytes a second the fetches of one node may take, as in 20Mi: at least 16Ki. It is kept for
+	// contents by reference, and for what bootc, podman and ostree fetch. A host whose rpm-ostree would have to fetch
+	// refuses to stage, and says so.
+	// +optional
+	Bandwidth *resource.Quantity `json:"bandwidth,omitempty"`
+	// waitForPinnedImages has a node wait for the images of its pool's PinnedImageSets before it is sent. Without it no
+	// node waits for them.
+	// +optional
+	WaitForPinnedImages *RolloutPinnedImages `json:"waitForPinnedImages,omitempty"`
 }
+
+// RolloutPinnedImages says how long a node waits for pinned images.
+// +kubebuilder:object:generate=true
+type RolloutPinnedImages struct {
+	// timeoutSeconds is how long a node waits at most, from when it was told of its present sets. It goes without the
+	// images then.
+	// +kubebuilder:default=3600
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	// +optional
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+}
+
+// LeastBandwidth is the smallest bandwidth of staging, in bytes a second: with less, registries give up waiting.
+const LeastBandwidth = 16 << 10
 
 // RolloutApproval has a pool's configuration wait until somebody approves what was staged of it.
 // +kubebuilder:object:generate=true
@@ -63,6 +88,8 @@ type StageOrder struct {
 	MinFreeMebibytes int32 `json:"minFreeMebibytes,omitempty"`
 	IOWeight         int32 `json:"ioWeight,omitempty"`
 	CPUWeight        int32 `json:"cpuWeight,omitempty"`
+	// Bandwidth is in bytes a second.
+	Bandwidth int64 `json:"bandwidth,omitempty"`
 }
 
 // StagedKey is the annotation of a Node that holds a Staged: what came of the latest StageOrder. The daemon writes it.
