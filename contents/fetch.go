@@ -29,6 +29,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/pace"
 )
 
 // The limits of fetching.
@@ -37,9 +38,8 @@ const (
 	maxBytes = 4 << 30
 	// reserve is how many bytes stay free on the disk.
 	reserve = 64 << 20
-	// pace is the largest number of bytes in a second, and burst the number that may come at once.
-	pace  = 64 << 20
-	burst = 1 << 20
+	// usualPace is the largest number of bytes in a second.
+	usualPace = 64 << 20
 	// maxRedirects is how often a server may send a fetch elsewhere.
 	maxRedirects = 5
 	// stall is how long a server may send nothing.
@@ -60,7 +60,7 @@ func (s *Store) Fetch(ctx context.Context, cfg *machineconfig.Config) error {
 	if err := s.Root.MkdirAll(Dir, 0o700); err != nil {
 		return err
 	}
-	f := &fetcher{root: s.Root, pace: rate.NewLimiter(pace, burst)}
+	f := &fetcher{root: s.Root, pace: cmp.Or(pace.Of(ctx), pace.Limiter(usualPace))}
 	if err := f.connect(); err != nil {
 		return err
 	}
@@ -270,8 +270,8 @@ func (f *fetcher) receive(ctx context.Context, from source, file *os.File, have 
 	if err := f.room(resp.ContentLength, have); err != nil {
 		return err
 	}
-	body := &paced{ctx: ctx, from: io.LimitReader(resp.Body, maxBytes+1-have), pace: f.pace,
-		came: func() { silent.Reset(stall) }}
+	body := &pace.Reader{Context: ctx, Limiter: f.pace, From: &heard{io.LimitReader(resp.Body, maxBytes+1-have),
+		func() { silent.Reset(stall) }}}
 	n, err := io.Copy(&sparing{f, file}, body)
 	switch {
 	case have+n > maxBytes:
@@ -342,21 +342,16 @@ func (s *sparing) Write(b []byte) (int, error) {
 	return s.file.Write(b)
 }
 
-// paced reads no faster than the pace.
-type paced struct {
-	ctx  context.Context //nolint:containedctx // a reader has no other way to be interrupted
+// heard reads, and tells when something came.
+type heard struct {
 	from io.Reader
-	pace *rate.Limiter
 	came func()
 }
 
-func (p *paced) Read(b []byte) (int, error) {
-	n, err := p.from.Read(b[:min(len(b), burst)])
+func (h *heard) Read(b []byte) (int, error) {
+	n, err := h.from.Read(b)
 	if n > 0 {
-		p.came()
-		if failed := p.pace.WaitN(p.ctx, n); failed != nil {
-			return n, failed
-		}
+		h.came()
 	}
 	return n, err
 }

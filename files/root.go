@@ -433,6 +433,7 @@ func readlink(h *os.File) (string, error) {
 type Space struct {
 	Device uint64 // the file system's device number
 	Bytes  uint64
+	Total  uint64 // what the file system has, free or not
 	Inodes uint64 // a large number where the file system does not count inodes
 }
 
@@ -451,7 +452,8 @@ func (r *Root) Space(name string) (Space, error) {
 	if err := unix.Fstatfs(int(h.Fd()), &sf); err != nil {
 		return Space{}, pathError("statfs", name, err)
 	}
-	s := Space{Device: st.Dev, Bytes: sf.Bavail * uint64(sf.Frsize), Inodes: sf.Ffree}
+	s := Space{Device: st.Dev, Bytes: sf.Bavail * uint64(sf.Frsize), Inodes: sf.Ffree,
+		Total: sf.Blocks * uint64(sf.Frsize)}
 	if sf.Files == 0 {
 		s.Inodes = 1 << 62 // btrfs and vfat make inodes as needed
 	}

@@ -61,9 +61,9 @@ func (h *Host) fetch(ctx context.Context, verb string, cfg *machineconfig.Config
 	if err := h.sweep(ctx, verb, cfg); err != nil {
 		return cfg, err
 	}
-	done := h.pull("contents of " + cfg.Name)
+	done := h.pulling.Begin("contents of " + cfg.Name)
 	defer done()
-	h.contents.Say = h.pullSays
+	h.contents.Say = h.pulling.Says
 	err := h.contents.Fetch(ctx, cfg)
 	if ostree.ClassOf(err) == ostree.Invalid {
 		return cfg, &UnreachableError{Err: fmt.Errorf("%s can't be reached from here: %w", cfg.Name, err)}
