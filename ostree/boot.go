@@ -20,13 +20,59 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// BootEntry is what the boot loader starts for a deployment.
+type BootEntry struct {
+	// Kernel and Initrds are paths on the host. Arguments is the kernel's command line.
+	Kernel    string
+	Initrds   []string
+	Arguments string
+	// Default reports whether the boot loader starts the entry by default.
+	Default bool
+	// Others are the keys of the entry that name further things for the kernel, such as a device tree.
+	Others []string
+}
+
+// BootEntry returns the boot loader's entry of a deployment. No fork.
+func (p *Plain) BootEntry(id string) (BootEntry, error) {
+	entries, err := readEntries(p.root)
+	if err != nil {
+		return BootEntry{}, fmt.Errorf("reading the boot entry of %s: %w", id, err)
+	}
+	e, is := entries[id]
+	if !is {
+		return BootEntry{}, fmt.Errorf("reading the boot entry of %s: there is none", id)
+	}
+	out := BootEntry{Default: true, Arguments: e.options, Others: e.others}
+	for _, other := range entries {
+		out.Default = out.Default && other.version <= e.version
+	}
+	for _, name := range slices.Concat([]string{e.linux}, e.initrds) {
+		at := path.Join("/boot", name) // by the root of the file system that /boot is, or has
+		if _, err := os.Stat(p.host(at)); err != nil {
+			at = path.Clean(name)
+			if _, err := os.Stat(p.host(at)); err != nil {
+				return BootEntry{}, fmt.Errorf("reading the boot entry of %s: %w", id, err)
+			}
+		}
+		if out.Kernel == "" {
+			out.Kernel = at
+		} else {
+			out.Initrds = append(out.Initrds, at)
+		}
+	}
+	return out, nil
+}
+
 // entry is a boot loader entry that ostree wrote.
 type entry struct {
 	version    int
 	deployment string // ID
 	arguments  []string
-	kernel     string   // directory of the kernel, a path in /boot
+	options    string   // as the entry has them
+	linux      string   // the kernel, a path in /boot
+	kernel     string   // directory of the kernel
 	initrds    []string // paths in /boot, in order
+	others     []string // see BootEntry
 	extra      Extra
 	file       string // as this process sees it
 }
@@ -49,10 +95,13 @@ func parseEntry(text string) (e entry, link string, ok bool, err error) {
 				return entry{}, "", false, fmt.Errorf("version: %w", err)
 			}
 		case "linux":
-			e.kernel = path.Dir(value)
+			e.linux, e.kernel = value, path.Dir(value)
 		case "initrd":
 			e.initrds = append(e.initrds, value)
+		case "devicetree", "devicetree-overlay", "efi", "uki":
+			e.others = append(e.others, key)
 		case "options":
+			e.options = strings.TrimSpace(e.options + " " + value)
 			for _, argument := range SplitArguments(value) {
 				if target, found := strings.CutPrefix(argument, "ostree="); found {
 					link = target

@@ -108,6 +108,21 @@ func (g *GRUB) Left() (int, bool, error) {
 	return left, ok && err == nil, nil
 }
 
+// Chosen returns the variable, with its value, by which somebody has chosen an entry for the next boot or for each
+// boot. It is "" where nobody has. The entry 0 is the first one, which boots by default anyway. No fork.
+func (g *GRUB) Chosen() (string, error) {
+	_, block, err := g.environment()
+	if err != nil || !isEnvironment(block) {
+		return "", err
+	}
+	for _, name := range []string{"next_entry", "saved_entry"} {
+		if value, _ := environmentValue(block, name); value != "" && value != "0" {
+			return name + "=" + value, nil
+		}
+	}
+	return "", nil
+}
+
 // Clear makes GRUB stop counting. No fork, and one fsync if GRUB did count.
 func (g *GRUB) Clear() error {
 	file, block, err := g.environment()

@@ -103,6 +103,21 @@ func readStrings(v variant) ([]string, error) {
 
 var errNoStrings = errors.New("its kernel arguments are no strings")
 
+// Texts reads a GVariant of the type a{sv}, and returns the values that are strings.
+func Texts(data []byte) (map[string]string, error) {
+	entries, err := readDictionary(data)
+	if err != nil {
+		return nil, err
+	}
+	texts := map[string]string{}
+	for key, v := range entries {
+		if text, is := bytes.CutSuffix(v.value, []byte{0}); is && v.kind == "s" {
+			texts[key] = string(text)
+		}
+	}
+	return texts, nil
+}
+
 var errNoDictionary = errors.New("it is no dictionary of variants")
 
 // readDictionary reads a GVariant of the type a{sv}. The entries come first, each at a multiple of eight. Then follow

@@ -195,7 +195,8 @@ func TestEntryIsRead(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	want := entry{version: 12, arguments: []string{"root=LABEL=root", "console=tty0", "console=ttyS0", `x="a  b"`, "console=tty0"},
-		kernel: "/ostree/testos-7c32", initrds: []string{"/ostree/testos-7c32/initramfs-6.12.img", "/ostree/initramfs-overlays/abc.img"}}
+		options: `root=LABEL=root console=tty0 console=ttyS0 ostree=/ostree/boot.0/testos/7c32/0 x="a  b" console=tty0`,
+		linux:   "/ostree/testos-7c32/vmlinuz-6.12", kernel: "/ostree/testos-7c32", initrds: []string{"/ostree/testos-7c32/initramfs-6.12.img", "/ostree/initramfs-overlays/abc.img"}}
 	if !reflect.DeepEqual(e, want) || link != "/ostree/boot.0/testos/7c32/0" {
 		t.Errorf("got %+v, %s", e, link)
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/noderefit/noderefit/pace"
 )
 
 // Runner runs a tool on the host and returns its standard output. If the tool fails, Runner returns a *CommandError and
@@ -105,7 +107,7 @@ func Exec(ctx context.Context, argv ...string) ([]byte, error) {
 	var stdout bytes.Buffer
 	stderr := &tail{limit: maxStderr}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Env = append(append(os.Environ(), pace.Environment(ctx)...), "LC_ALL=C")
 	cmd.Stdout, cmd.Stderr = &stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }

@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/pace"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -45,8 +47,8 @@ type Tools struct {
 }
 
 // In returns a Runner whose tools run in a unit, named without .service. The other fields of like apply to each
-// command. If the unit still runs for an earlier process, the Runner waits for that first. When the context ends, the
-// tool goes on. Stop ends the tool.
+// command, and so does the bandwidth of the context. If the unit still runs for an earlier process, the Runner waits
+// for that first. When the context ends, the tool goes on. Stop ends the tool.
 //
 // The output and the exit status are the tool's.
 func (t *Tools) In(unit string, like systemd.Command) Runner {
@@ -59,6 +61,16 @@ func (t *Tools) In(unit string, like systemd.Command) Runner {
 		c := like
 		c.Name, c.Outlives, c.Weights = unit+".service", true, t.Weights
 		c.Argv = append([]string{program}, argv[1:]...)
+		if proxied := pace.Environment(ctx); proxied != nil {
+			// Everyone may read a unit's own variables, and these have a password. Of two files the last one counts. The file
+			// stays, as the output does: when the context ends, systemd may not have read it yet.
+			path := "/run/" + unit + ".env"
+			err := os.WriteFile(filepath.Join(t.Root, path), []byte(strings.Join(proxied, "\n")+"\n"), 0o600)
+			if err != nil {
+				return nil, &CommandError{Argv: argv, Err: err}
+			}
+			c.EnvironmentFiles = append(slices.Clone(like.EnvironmentFiles), path)
+		}
 		c.Environment = append([]string{"LC_ALL=C.UTF-8", "PATH=" + SearchPath}, like.Environment...)
 		c.Stdout, c.Stderr = stdout, stderr
 		ended, err := t.Units.Run(ctx, c)

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/noderefit/noderefit/pace"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -133,6 +134,39 @@ func TestToolInAUnitHasTheWeightsOfItsContext(t *testing.T) {
 		if got := s.asked[len(s.asked)-1]; got.Weights != w || got.Nice != 1 || strings.Join(got.Argv, " ") != "/usr/bin/bootc switch" {
 			t.Errorf("asked: %+v", got)
 		}
+	}
+}
+
+func TestAToolIsRunWithTheBandwidthOfItsContext(t *testing.T) {
+	p, err := pace.Listen(t.Context(), 1<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	s := newScript(t, []string{"usr/bin/bootc"}, scriptedRun{ended: succeeds})
+	run := s.tools().In("x", systemd.Command{EnvironmentFiles: []string{"/etc/mco/proxy.env"}})
+	if _, err := run(p.In(t.Context()), "bootc", "switch"); err != nil {
+		t.Fatal(err)
+	}
+	// The last file counts. The password is where everyone may look neither in the command line nor in the unit.
+	variables := pace.Environment(p.In(t.Context()))
+	got := s.asked[0]
+	path := filepath.Join(s.root, "run/x.env")
+	if !slices.Equal(got.Argv, []string{"/usr/bin/bootc", "switch"}) || len(got.Environment) != 2 ||
+		!slices.Equal(got.EnvironmentFiles, []string{"/etc/mco/proxy.env", "/run/x.env"}) {
+		t.Errorf("asked: %+v", got)
+	}
+	text, err := os.ReadFile(path)
+	if want := strings.Join(variables, "\n") + "\n"; err != nil || string(text) != want {
+		t.Errorf("the file is %q, %v, want %q", text, err, want)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	out, err := Exec(p.In(t.Context()), "sh", "-c", "env | grep -i _proxy= | sort")
+	slices.Sort(variables)
+	if err != nil || strings.TrimSpace(string(out)) != strings.Join(variables, "\n") {
+		t.Errorf("a tool of this process has %s, %v, want %q", out, err, variables)
 	}
 }
 

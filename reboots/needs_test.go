@@ -10,7 +10,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -48,11 +51,41 @@ func TestWhichProgramIsAskedForRestarts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &asked{}
-		_, wants, err := AskNeeds(t.Context(), root, a)
-		if wants || (err != nil) != (c.argv != nil) || !slices.Equal(a.argv, c.argv) {
-			t.Errorf("%s: %v, %t, %v", c.what, a.argv, wants, err)
+		// The program is not run, and takes back nothing of what it had said. A host without it has no answer of it.
+		a, said := &asked{}, Answers{NeedsReboot: true, Needs: []string{"glibc"}, Hook: "h"}
+		err = said.AskNeeds(t.Context(), root, a)
+		want := Answers{Hook: "h"}
+		if c.argv != nil {
+			want = Answers{NeedsReboot: true, Needs: []string{"glibc"}, Hook: "h"}
+		}
+		if (err != nil) != (c.argv != nil) || !slices.Equal(a.argv, c.argv) || !cmp.Equal(said, want) {
+			t.Errorf("%s: %v, %+v, %v", c.what, a.argv, said, err)
 		}
 		_ = root.Close()
+	}
+}
+
+// A hook's no is an answer. A hook that could not be run has given none, and the hooks after it are not asked either.
+func TestAHookThatCouldNotBeRunHasNotSaidNo(t *testing.T) {
+	all := []hooks.Hook{{Name: "10-one"}, {Name: "20-two"}}
+	for _, c := range []struct {
+		what string
+		no   error
+		hook string
+		fail bool
+	}{
+		{"a no", &hooks.Error{Hook: "10-one", Why: "exit status 1"}, "20-two", false},
+		{"not run", &hooks.Error{Hook: "10-one", NotRun: true}, "", true},
+		{"the end of the question", errors.New("over"), "", true},
+	} {
+		hook, _, err := AskHooks(all, func(one hooks.Hook, _ func(string)) error {
+			if one.Name == "10-one" {
+				return c.no
+			}
+			return nil
+		})
+		if hook != c.hook || (err != nil) != c.fail {
+			t.Errorf("%s: %q, %v", c.what, hook, err)
+		}
 	}
 }

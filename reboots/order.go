@@ -26,7 +26,7 @@ func Leads(all []ostree.Deployment, withheld []transaction.Withheld, soft bool, 
 			booted, next = d.ID, d.ID
 		}
 	}
-	other := Next(all, func(ostree.Deployment) bool { return false })
+	other := Next(all, func(string) bool { return false })
 	if other == nil {
 		return booted, next, nil
 	}
@@ -64,7 +64,7 @@ func Shown(o *transaction.Rebooted) *api.Rebooted {
 }
 
 // AskHooks asks hooks in their order. The first one that wants a reboot is the answer, with the first line that it has
-// printed.
+// printed. A hook that could not be run is an error, and no answer.
 func AskHooks(all []hooks.Hook, ask func(one hooks.Hook, hear func(line string)) error) (hook, said string, err error) {
 	for _, one := range all {
 		first := ""
@@ -76,7 +76,7 @@ func AskHooks(all []hooks.Hook, ask func(one hooks.Hook, hear func(line string))
 		if err == nil {
 			return one.Name, first, nil
 		}
-		if !errors.As(err, new(*hooks.Error)) {
+		if no, is := errors.AsType[*hooks.Error](err); !is || no.NotRun {
 			return "", "", err
 		}
 	}

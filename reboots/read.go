@@ -40,6 +40,9 @@ const (
 	keptPath = transaction.RunDir + "/reboot-wanted.json"
 )
 
+// LockName is the name of the lock of the process that asks programs.
+const LockName = "wants-reboot.lock"
+
 // kept is the file at keptPath.
 type kept struct {
 	// Boot is the boot in which programs were asked: /run outlives a soft reboot.
@@ -169,29 +172,44 @@ func exists(root *files.Root, name string) (bool, error) {
 	return err == nil && n.Type != files.Absent, err
 }
 
-// AskNeeds asks needs-restarting, where the host has it, as a unit. Packages and wants are as in Answers.
-func AskNeeds(ctx context.Context, root *files.Root, units Runner) (packages []string, wants bool, err error) {
+// AskNeeds asks needs-restarting, where the host has it, as a unit. With an error the answer stays the former one: a
+// program that could not be asked takes nothing back.
+func (a *Answers) AskNeeds(ctx context.Context, root *files.Root, units Runner) error {
 	command, err := needsCommand(root)
-	if command == nil || err != nil {
-		return nil, false, err
+	if err != nil {
+		return fmt.Errorf("looking for needs-restarting: %w", err)
 	}
+	var packages []string
+	wants := false
+	if command != nil {
+		packages, wants, err = runNeeds(ctx, root, units, command)
+	}
+	if err != nil {
+		return fmt.Errorf("asking needs-restarting: %w", err)
+	}
+	a.Needs, a.NeedsReboot = packages, wants
+	return nil
+}
+
+func runNeeds(ctx context.Context, root *files.Root, units Runner, command []string) (packages []string, wants bool,
+	err error) {
 	defer func() { _ = errors.Join(root.Remove(needsOutput), root.Remove(needsOutput+".errors")) }()
 	ended, err := units.Run(ctx, systemd.Command{Name: needsUnit, Description: "Noderefit: needs-restarting -r",
 		Argv: command, Environment: []string{"LC_ALL=C.UTF-8", "HOME=/root"},
 		Stdout: needsOutput, Stderr: needsOutput + ".errors", Limit: needsLimit, Grace: 5 * time.Second})
 	if err != nil {
-		return nil, false, fmt.Errorf("asking needs-restarting: %w", err)
+		return nil, false, err
 	}
 	if ended.Err() == nil {
 		return nil, false, nil
 	}
 	output, err := root.ReadFile(needsOutput)
 	if err != nil {
-		return nil, false, fmt.Errorf("asking needs-restarting: %w", err)
+		return nil, false, err
 	}
 	packages, wants = parseNeeds(string(output))
 	if !wants {
-		return nil, false, fmt.Errorf("asking needs-restarting: %w, and it does not say that a reboot is required", ended)
+		return nil, false, fmt.Errorf("%w, and the program does not say that a reboot is required", ended)
 	}
 	return packages, true, nil
 }

@@ -161,13 +161,13 @@ func withholds(all []transaction.Withheld, kind api.RebootKind, subject string) 
 	return nil
 }
 
-// Next returns the deployment that boots next, where that is neither the booted one nor ours.
-func Next(all []ostree.Deployment, ours func(ostree.Deployment) bool) *ostree.Deployment {
+// Next returns the deployment that boots next, where that is neither the booted one nor, by its ID, ours.
+func Next(all []ostree.Deployment, ours func(id string) bool) *ostree.Deployment {
 	at := slices.IndexFunc(all, func(d ostree.Deployment) bool { return d.Staged && !d.Locked })
 	if at < 0 {
 		at = slices.IndexFunc(all, func(d ostree.Deployment) bool { return d.Default })
 	}
-	if at < 0 || all[at].Booted || ours(all[at]) {
+	if at < 0 || all[at].Booted || ours(all[at].ID) {
 		return nil
 	}
 	return &all[at]
@@ -289,6 +289,13 @@ type Answer struct {
 	Withheld []transaction.Withheld `json:"withheld,omitempty"`
 	// Warnings are the programs that could not be asked.
 	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Warn adds the error of a program that could not be asked; nil adds nothing.
+func (a *Answer) Warn(err error) {
+	if err != nil {
+		a.Warnings = append(a.Warnings, message.OneLine(err.Error()))
+	}
 }
 
 // WriteText writes the answer for people.

@@ -203,7 +203,7 @@ func TestWhichDeploymentBootsNext(t *testing.T) {
 		{"a staged one before another default", []ostree.Deployment{staged, chosen, was}, "", "s"},
 	} {
 		got := ""
-		if d := Next(c.all, func(d ostree.Deployment) bool { return d.ID == c.ours }); d != nil {
+		if d := Next(c.all, func(id string) bool { return id == c.ours }); d != nil {
 			got = d.ID
 		}
 		if got != c.want {

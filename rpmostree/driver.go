@@ -16,6 +16,7 @@ import (
 
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/pace"
 )
 
 // Driver changes the OS of an rpm-ostree host: the image, the packages layered on it, and the image's own packages that
@@ -69,8 +70,11 @@ func (r *Driver) Current(ctx context.Context) (osimage.System, error) {
 // half a minute. An image without a digest or a checksum is the booted image if the names are equal.
 //
 // After an error nothing of want is staged any more. But when ctx is done, a transaction goes on by itself: the next
-// call joins it, or Drop cancels it. A registered update driver that is active is an error. rpm-ostree would let us
-// bypass the driver, but then two programs would decide about the host.
+// call joins it, or Drop cancels it. A registered update driver that is active is an error, unless the driver is the
+// agent. rpm-ostree would let us bypass the driver, but then two programs would decide about the host.
+//
+// With the bandwidth of a context, what rpm-ostree's daemon would fetch is refused. A deployment of the host that is
+// want is taken as it is.
 func (r *Driver) Compose(ctx context.Context, want osimage.System) (osimage.Composed, error) {
 	return r.ComposeFor(ctx, want, nil)
 }
@@ -145,6 +149,13 @@ func (r *Driver) compose(ctx context.Context, doing string, t target, choice *ba
 		if done.last != nil && done.limit < 0 && len(steps) < done.before {
 			done.transactions++ // done, although the answer was lost
 		}
+		if len(steps) > 0 && pace.Of(ctx) != nil {
+			if at := slices.IndexFunc(s.Deployments, t.stands(s.booted())); at >= 0 {
+				steps, d = nil, s.Deployments[at]
+			} else if err := r.unfetched(ctx, doing, t, s); err != nil {
+				return osimage.Composed{}, err
+			}
+		}
 		if len(steps) == 0 {
 			return r.keep(ctx, doing, t, d, s, done.transactions)
 		}
@@ -178,6 +189,23 @@ func (r *Driver) compose(ctx context.Context, doing string, t target, choice *ba
 	}
 }
 
+// unfetched refuses what rpm-ostree's daemon would fetch for: an image that is not in the repository, and all that has
+// it resolve packages, also where only some of them go. The daemon keeps no bandwidth. A commit is ostree's to pull.
+func (r *Driver) unfetched(ctx context.Context, doing string, t target, s hostStatus) error {
+	own := s.booted().localChanges
+	resolved := len(t.packages) + len(t.removed) + len(own.LocalPackages) + len(own.LocalFileOverrides) +
+		len(own.LocalReplacements) + len(compact(own.RemoteReplacements))
+	base, err := r.baseOf(ctx, t, s, false)
+	if err != nil {
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+	}
+	if resolved == 0 && (base != "" || t.image.Checksum != "") {
+		return nil
+	}
+	return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: errors.New("rpm-ostree's daemon would fetch, " +
+		"and keeps no bandwidth: remove spec.staging.bandwidth of the RolloutPolicy, or give the node another policy")}
+}
+
 // progress is how far a Compose has come.
 type progress struct {
 	transactions int
@@ -194,7 +222,11 @@ const lostTries = 5
 
 // step runs done.last, and waits where another attempt is useful. An error is final.
 func (r *Driver) step(ctx context.Context, doing string, done *progress) error {
-	err := r.transact(ctx, done.last...)
+	argv, err := r.bypassing(done.last)
+	if err != nil {
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+	}
+	err = r.transact(ctx, argv...)
 	if err == nil {
 		done.transactions++
 		done.limit, done.network, done.busySince = done.before-1, 0, time.Time{}
@@ -236,7 +268,7 @@ func (r *Driver) step(ctx context.Context, doing string, done *progress) error {
 
 // begin does what has to be done before the first transaction.
 func (r *Driver) begin(ctx context.Context, doing string, t target, s hostStatus) error {
-	if s.Driver != nil {
+	if s.Driver != nil && s.Driver.Unit != driverUnit {
 		active, err := r.active(ctx, s.Driver.Unit)
 		if err != nil {
 			return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/pace"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -313,6 +314,7 @@ type fakeHost struct {
 type fixture struct {
 	staged  *deployment
 	before  []deployment // before the booted one
+	after   []deployment
 	busy    []string
 	driver  *updateDriver
 	failure string
@@ -444,7 +446,7 @@ func (h *fakeHost) deployments(s fixture) []deployment {
 	if s.staged != nil {
 		all = append(all, *s.staged)
 	}
-	return append(append(all, s.before...), h.booted())
+	return slices.Concat(all, s.before, []deployment{h.booted()}, s.after)
 }
 
 // answerAdmin is what ostree says of the same.
@@ -684,6 +686,85 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 					t.Errorf("again it gave %+v, %v and asked for %q", again, err, h.asked)
 				}
 			})
+		})
+	}
+}
+
+func TestWithABandwidthNothingIsFetchedThatRPMOSTreeWouldFetch(t *testing.T) {
+	p, err := pace.Listen(t.Context(), 1<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	const refused = "keeps no bandwidth: remove spec.staging.bandwidth"
+	layered := func(h *fakeHost) {
+		d := h.booted()
+		d.Packages, d.Removed = wantAll.Packages, kernel
+		h.bootedIs = &d
+	}
+	from := func(d deployment) func(h *fakeHost) {
+		d.Staged = false
+		return func(h *fakeHost) { h.status.after = []deployment{d} }
+	}
+	own := *doneAll
+	own.LocalPackages = []string{"tool"}
+	imported := map[string]string{importedRefs + "/docker_3A__2F__2F_quay_2E_io/example/os_40_sha256_3A_" +
+		strings.TrimPrefix(digestB, "sha256:"): three + "\n"}
+	for _, c := range []struct {
+		name         string
+		set          func(h *fakeHost)
+		want         osimage.System
+		transactions []transaction
+		fails        bool
+	}{
+		{name: "an image", want: wantB, fails: true},
+		{name: "a ref of a remote", want: osimage.System{Image: "lab:os/test"}, fails: true},
+		{name: "a package", want: osimage.System{Image: imageA, Packages: []string{"usbguard"}}, fails: true},
+		{name: "a package less, for which the others are resolved", fails: true, set: layered,
+			want: osimage.System{Image: imageA, Packages: rtKernel, Removed: kernel}},
+		{name: "what runs", want: osimage.System{Image: imageA}},
+		{name: "where the node comes from", want: wantB, set: from(*stagedB(nil, nil))},
+		{name: "where the node comes from, with packages", want: wantAll, set: from(*doneAll)},
+		{name: "a deployment with somebody's own package", want: wantAll, set: from(own), fails: true},
+		{name: "an image that is here", want: wantB,
+			set:          func(h *fakeHost) { writeAll(t, h.root, imported) },
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "an image that is here, with packages", want: wantAll, fails: true,
+			set: func(h *fakeHost) { writeAll(t, h.root, imported) }},
+		{name: "a ref that is here", want: osimage.System{Image: "os/test"},
+			transactions: []transaction{{words: "rebase os/test", staged: &deployment{OS: "testos", Checksum: two,
+				Base: one, Staged: true, Origin: "os/test"}}}},
+		{name: "a commit, which ostree pulls", want: osimage.System{Image: "lab:" + three},
+			transactions: []transaction{{words: "rebase :" + three, staged: &deployment{OS: "testos", Checksum: two,
+				Base: three, Staged: true, Origin: three}}}},
+		{name: "all packages off", want: osimage.System{Image: imageA}, set: layered,
+			transactions: []transaction{{words: "override reset kernel kernel-core --uninstall=kernel-rt-core " +
+				"--uninstall=kernel-rt-modules --uninstall=usbguard", staged: &deployment{OS: "testos", Checksum: two, Staged: true,
+				Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newFakeHost(t)
+			h.transactions = c.transactions
+			if c.set != nil {
+				c.set(h)
+			}
+			got, err := h.driver().Compose(p.In(t.Context()), c.want)
+			if len(h.transactions) > 0 {
+				t.Errorf("left are %+v", h.transactions)
+			}
+			if c.fails {
+				if ostree.ClassOf(err) != ostree.NeedsAdmin || !strings.Contains(err.Error(), refused) || len(h.asked) > 0 {
+					t.Errorf("gave %+v, %v, and asked for %q", got, err, h.asked)
+				}
+				return
+			}
+			checksum := two
+			if c.name == "what runs" {
+				checksum = one
+			}
+			if err != nil || got.Checksum != checksum || got.Transactions != len(c.transactions) {
+				t.Errorf("gave %+v, %v", got, err)
+			}
 		})
 	}
 }

@@ -53,6 +53,14 @@ func (t target) has(d deployment) bool {
 	return err == nil && t.image.SatisfiedBy(image, reported)
 }
 
+// stands returns a function that reports whether a deployment is the target and can boot. It has the changes of an
+// administrator that the booted one has.
+func (t target) stands(booted deployment) func(deployment) bool {
+	return func(d deployment) bool {
+		return !d.Staged && d.OS == booted.OS && len(t.steps(d)) == 0 && sameOthers(d, booted)
+	}
+}
+
 // rebase returns the argument of rpm-ostree rebase. A commit is written after a colon, without its remote: the commit
 // has been pulled by then.
 func (t target) rebase() string {
@@ -184,6 +192,7 @@ func (t target) steps(from deployment) [][]string {
 // leads reports whether a transaction, given as the words of its command line, is a step to the target.
 func (t target) leads(s hostStatus, words string) bool {
 	steps := slices.Concat(t.steps(s.booted()), t.steps(s.first()), [][]string{cleanupPending})
+	words = withoutBypass(words)
 	return slices.ContainsFunc(steps, func(argv []string) bool { return strings.Join(argv, " ") == words })
 }
 

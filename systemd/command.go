@@ -20,6 +20,8 @@ import (
 type Command struct {
 	Name        string // of the unit
 	Description string
+	// Documentation are URLs.
+	Documentation []string
 	// Argv is the command line, with the absolute path of the program. systemd expands nothing in it.
 	Argv        []string
 	Environment []string // NAME=value
@@ -127,6 +129,7 @@ func (c Command) properties() []dbus.Property {
 		binds = append(binds, bindPath{b.Source, b.At, false, syscall.MS_REC})
 	}
 	add(binds != nil, "BindPaths", binds)
+	add(c.Documentation != nil, "Documentation", c.Documentation)
 	add(c.Identifier != "", "SyslogIdentifier", c.Identifier)
 	add(c.Nice != 0, "Nice", int32(c.Nice))
 	add(c.Limit > 0, "RuntimeMaxUSec", uint64(c.Limit.Microseconds()))

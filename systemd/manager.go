@@ -383,6 +383,17 @@ func (m *Manager) SoftReboot(ctx context.Context) error {
 	return m.goDown(ctx, "rebooting the userspace", "soft-reboot.target", "RebootWithFlags", loginSoftReboot)
 }
 
+// loginKexec is SD_LOGIND_REBOOT_VIA_KEXEC: where a kernel is loaded, that kernel is started.
+const loginKexec uint64 = 1 << 1
+
+const kexecTarget = "kexec.target"
+
+// Kexec reboots into the kernel that is loaded, without the firmware and the boot loader. A logind that knows no kexec
+// refuses: the caller reboots fully then, by the same logind, which waits for the programs that delay a shutdown.
+func (m *Manager) Kexec(ctx context.Context) error {
+	return m.goDown(ctx, "starting the loaded kernel", kexecTarget, "RebootWithFlags", loginKexec)
+}
+
 func (m *Manager) goDown(ctx context.Context, doing, target, method string, argument any) error {
 	by, err := m.BlockInhibitors(ctx)
 	if errors.Is(err, ErrNoLogind) {
@@ -394,18 +405,15 @@ func (m *Manager) goDown(ctx context.Context, doing, target, method string, argu
 	if len(by) > 0 {
 		return fmt.Errorf("%s: %w", doing, &InhibitedError{By: by})
 	}
+	m.DelayShutdown(ctx)
 	login := m.buses[0].Object(loginName, loginPath)
-	// The lock is the descriptor, which stays open on purpose. Without a lock the shutdown goes on undelayed.
-	var lock godbus.UnixFD
-	_ = login.CallWithContext(ctx, loginManager+"Inhibit", 0, "shutdown", "machine-config-daemon",
-		"saying what was done", "delay").Store(&lock)
 	limited, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	err = login.CallWithContext(limited, loginManager+method, 0, argument).Store()
 	if err == nil || wentDown(err) {
 		return nil
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || target == kexecTarget {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	// Nothing blocks the reboot, and only logind has failed. systemd can still take the host down.
@@ -413,6 +421,32 @@ func (m *Manager) goDown(ctx context.Context, doing, target, method string, argu
 		return fmt.Errorf("%s: %w; and logind: %w", doing, queued, err)
 	}
 	return nil
+}
+
+// DelayShutdown has a shutdown wait for this process to end, for as long as logind allows. The lock is the descriptor,
+// which stays open on purpose. Without a lock the shutdown goes on undelayed.
+func (m *Manager) DelayShutdown(ctx context.Context) {
+	if len(m.buses) == 0 {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var lock godbus.UnixFD
+	_ = m.buses[0].Object(loginName, loginPath).CallWithContext(limited, loginManager+"Inhibit", 0, "shutdown",
+		"machine-config-daemon", "saying what was done", "delay").Store(&lock)
+}
+
+// Preparing reports whether logind has begun a shutdown, which may still be delayed.
+func (m *Manager) Preparing(ctx context.Context) bool {
+	if len(m.buses) == 0 {
+		return false
+	}
+	limited, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var is bool
+	err := m.buses[0].Object(loginName, loginPath).CallWithContext(limited, "org.freedesktop.DBus.Properties.Get", 0,
+		strings.TrimSuffix(loginManager, "."), "PreparingForShutdown").Store(&is)
+	return err == nil && is
 }
 
 // ErrNoSoftReboots is the error of a systemd before version 254, which can't restart the userspace alone.
@@ -447,4 +481,16 @@ func wentDown(err error) bool {
 	var answer godbus.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, godbus.ErrClosed) ||
 		errors.As(err, &answer) && answer.Name == "org.freedesktop.DBus.Error.NoReply"
+}
+
+// Stopping reports whether a shutdown has begun. It asks systemd itself, which answers after the bus has ended. ctx
+// bounds the whole call.
+func Stopping(ctx context.Context) bool {
+	conn, err := dbus.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	state, err := conn.GetManagerProperty("SystemState")
+	return err == nil && strings.Contains(state, `"stopping"`)
 }

@@ -15,7 +15,7 @@ import (
 // refuse.
 func (m *Manager) QueueStart(ctx context.Context, name string) error {
 	mode := "replace"
-	if name == "reboot.target" || name == "soft-reboot.target" {
+	if name == "reboot.target" || name == "soft-reboot.target" || name == kexecTarget {
 		mode = "replace-irreversibly"
 	}
 	if _, err := m.conn.StartUnitContext(ctx, name, mode, nil); err != nil {

@@ -149,6 +149,28 @@ func (u *Units) Run(ctx context.Context, c Command) (ended Ended, err error) {
 	return u.wait(ctx, c, by)
 }
 
+// Keep runs a command to its end. After a success its unit stays active, until a program stops the unit or the machine
+// goes down. After a failure nothing of the unit is left.
+func (u *Units) Keep(ctx context.Context, c Command) error {
+	err := u.Stop(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	by, err := u.launch(ctx, c)
+	if err == nil {
+		var ended Ended
+		if ended, err = u.wait(ctx, c, by); err == nil {
+			err = ended.Err()
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
+	defer cancel()
+	return errors.Join(err, u.Stop(ctx, c.Name))
+}
+
 // launchTries is how many times a command is started whose unit exists although nothing runs in it.
 const launchTries = 3
 

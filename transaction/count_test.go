@@ -454,7 +454,7 @@ func TestNoBootsAreCountedForNothing(t *testing.T) {
 	if err = errors.Join(err, loading); err != nil || !m.counted {
 		t.Fatalf("%d left (%v), %v", m.left, m.counted, err)
 	}
-	if err := m.engine.WithdrawReboot(r, "withdrawn"); err != nil || m.counted || m.list[0] != "B" {
+	if err := m.engine.WithdrawReboot(t.Context(), r, "withdrawn"); err != nil || m.counted || m.list[0] != "B" {
 		t.Errorf("withdrawn: %v, %d left (%v), %v", m.list, m.left, m.counted, err)
 	}
 }
@@ -496,7 +496,7 @@ func TestARefusedOrderEndsTheOneBeforeToo(t *testing.T) {
 	if err = errors.Join(err, loading); err != nil {
 		t.Fatal(err)
 	}
-	err = m.engine.RefuseReboot(r, Rebooted{ID: "two"}, errors.New("a deployment waits"))
+	err = m.engine.RefuseReboot(t.Context(), r, Rebooted{ID: "two"}, errors.New("a deployment waits"))
 	if r, loading = m.engine.store().Load(); errors.Join(err, loading) != nil || r.Pending != nil || r.State != Done ||
 		m.counted || r.Rebooted.ID != "two" || r.Rebooted.Ended.IsZero() || r.Rebooted.Failed != "a deployment waits" {
 		t.Errorf("%v, %+v, %+v, %d left (%v)", err, r.Standing, r.Rebooted, m.left, m.counted)
@@ -522,7 +522,7 @@ func TestAnOrderEndsWithoutTheCounter(t *testing.T) {
 
 	for what, next := range map[string]func(*machine, *Record) error{
 		"refused": func(m *machine, r *Record) error {
-			return m.engine.RefuseReboot(r, Rebooted{ID: "two"}, errors.New("a deployment waits"))
+			return m.engine.RefuseReboot(t.Context(), r, Rebooted{ID: "two"}, errors.New("a deployment waits"))
 		},
 		"ordered again": func(m *machine, r *Record) error {
 			return m.engine.BeginReboot(t.Context(), r, Reboot{Booted: "A", Next: "B"})

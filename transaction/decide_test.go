@@ -203,3 +203,38 @@ func TestReasonsNameDeploymentsWithoutAConfiguration(t *testing.T) {
 		}
 	}
 }
+
+// Where an update leads, no person and no other program has chosen the deployment, also while the host goes back.
+func TestWhereAnUpdateLeads(t *testing.T) {
+	t.Parallel()
+	pending := func(road Road, phase Phase) *Record {
+		return &Record{Committed: &Revision{Deployment: "A"},
+			Pending: &Pending{Revision: Revision{Deployment: "B"}, From: "A", Road: road, Phase: phase}}
+	}
+	for _, c := range []struct {
+		what   string
+		record *Record
+		leads  string
+	}{
+		{"at rest", &Record{Committed: &Revision{Deployment: "A"}, Previous: &Revision{Deployment: "B"}}, ""},
+		{"on a host without ostree", &Record{Pending: &Pending{Phase: PhaseUndo, Road: RoadInPlace}}, ""},
+		{"returning", &Record{Committed: &Revision{Deployment: "B"}, Returning: "A"}, "A"},
+		{"before the boot", pending(RoadSwitch, PhaseBoot), "B"},
+		{"before the verdict", pending(RoadStaged, PhaseProve), "B"},
+		{"on the way back", pending(RoadSwitch, PhaseUndo), "AB"}, // A is the default a moment after the record says so
+		{"on the way back from another program's", pending(RoadReboot, PhaseUndo), "AB"},
+	} {
+		got := ""
+		for _, d := range []string{"", "A", "B", "C"} {
+			if c.record.LeadsTo(d) {
+				got += d
+				if d == "" {
+					got += "none"
+				}
+			}
+		}
+		if got != c.leads {
+			t.Errorf("%s: leads to %q, want %q", c.what, got, c.leads)
+		}
+	}
+}

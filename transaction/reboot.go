@@ -64,7 +64,7 @@ func (e *BadBoot) Unwrap() error { return e.Err }
 func (e *Engine) BeginReboot(ctx context.Context, r *Record, o Reboot) error {
 	if was := r.Pending; was != nil { // an earlier order, whose boots may be counted
 		if err := e.uncount(was); err != nil {
-			return cmp.Or(e.RefuseReboot(r, o.Rebooted, err), err)
+			return cmp.Or(e.RefuseReboot(ctx, r, o.Rebooted, err), err)
 		}
 	}
 	p := &Pending{Phase: PhaseBoot, Road: RoadReboot, From: o.Booted, BootID: e.BootID, MaxAttempts: maxAttempts,
@@ -86,7 +86,7 @@ func (e *Engine) BeginReboot(ctx context.Context, r *Record, o Reboot) error {
 		return err
 	}
 	if err := e.countReboot(ctx, p); err != nil {
-		return errors.Join(err, e.WithdrawReboot(r, err.Error()))
+		return errors.Join(err, e.WithdrawReboot(ctx, r, err.Error()))
 	}
 	return nil
 }
@@ -108,10 +108,10 @@ func (r *Record) order(o Rebooted, now time.Time) {
 }
 
 // RefuseReboot records that an order can't be carried out. An earlier order that has not come to its boot ends, too.
-func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
+func (e *Engine) RefuseReboot(ctx context.Context, r *Record, o Rebooted, why error) error {
 	r.order(o, e.Now())
 	if r.Pending != nil {
-		return e.WithdrawReboot(r, why.Error())
+		return e.WithdrawReboot(ctx, r, why.Error())
 	}
 	r.Rebooted.failed(why.Error())
 	r.Rebooted.ends(e.BootID, r.State, "", r.Rebooted.Begun)
@@ -120,7 +120,8 @@ func (e *Engine) RefuseReboot(r *Record, o Rebooted, why error) error {
 
 // WithdrawReboot forgets a reboot that has not come, or whose verdict is not needed any more. The order ends also where
 // the boot loader goes on counting, which the error says.
-func (e *Engine) WithdrawReboot(r *Record, why string) error {
+func (e *Engine) WithdrawReboot(ctx context.Context, r *Record, why string) error {
+	e.noReboot(ctx, r)
 	err := e.uncount(r.Pending)
 	r.Rebooted.failed(why)
 	e.over(r, "")
@@ -275,12 +276,13 @@ func (e *Engine) JudgeBoot(r *Record, verdict error) error {
 func (p *Pending) NeedsReboot() bool { return p != nil && p.Phase == PhaseBoot && p.NoReboot }
 
 // LeaveReboot leaves the reboot of a committed update to people.
-func (e *Engine) LeaveReboot(r *Record) error {
+func (e *Engine) LeaveReboot(ctx context.Context, r *Record) error {
 	p := r.Pending
 	if p == nil || p.NeedsReboot() || p.Phase != PhaseBoot {
 		return nil
 	}
-	p.NoReboot = true
+	e.noReboot(ctx, r)
+	p.NoReboot, r.Way = true, nil
 	e.setState(r, Working, needsReboot+p.Config+" is committed, and its reboot is left to people")
 	return errors.Join(e.store().save(r), fault("left to people"))
 }

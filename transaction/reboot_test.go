@@ -34,7 +34,7 @@ func TestAnOrderThatEndedStaysAsItEnded(t *testing.T) {
 	e := &Engine{Root: host(t, nil), BootID: thisBoot, Now: time.Now, Say: func(string, string) {}}
 	r := &Record{Rebooted: &Rebooted{ID: "before", Ended: time.Unix(1, 0)}}
 	r.Pending = &Pending{Phase: PhaseBoot, Road: RoadReboot}
-	err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.WithdrawReboot(r, "an inhibitor blocks it"))
+	err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.WithdrawReboot(t.Context(), r, "an inhibitor blocks it"))
 	if o := r.Rebooted; err != nil || r.Pending != nil || o.ID != "before" || o.Failed != "" {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -49,7 +49,7 @@ func TestAnUnhealthyHostIsNotDoneByAnotherReboot(t *testing.T) {
 		want State
 	}{
 		{"healthy", func(e *Engine, r *Record) error { return e.Settle(r) }, Done},
-		{"withdrawn", func(e *Engine, r *Record) error { return e.WithdrawReboot(r, "withdrawn") }, Degraded},
+		{"withdrawn", func(e *Engine, r *Record) error { return e.WithdrawReboot(t.Context(), r, "withdrawn") }, Degraded},
 		{"unhealthy again", func(e *Engine, r *Record) error { return e.GoBack(t.Context(), r, "kubelet", true) }, Degraded},
 	} {
 		e := &Engine{Root: host(t, nil), BootID: thisBoot, Now: time.Now, Say: func(string, string) {}}
@@ -68,7 +68,7 @@ func TestARebootKeepsThatTheHostRolledBack(t *testing.T) {
 	before := Standing{State: RolledBack, Reason: "a person asked for it", Since: time.Unix(1, 0).UTC()}
 	for what, end := range map[string]func(e *Engine, r *Record) error{
 		"healthy":   func(e *Engine, r *Record) error { return e.Settle(r) },
-		"withdrawn": func(e *Engine, r *Record) error { return e.WithdrawReboot(r, "withdrawn") },
+		"withdrawn": func(e *Engine, r *Record) error { return e.WithdrawReboot(t.Context(), r, "withdrawn") },
 	} {
 		e := &Engine{Root: host(t, nil), BootID: thisBoot, Now: time.Now, Say: func(string, string) {}}
 		r := &Record{Standing: before}

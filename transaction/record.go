@@ -186,6 +186,14 @@ type Withheld struct {
 	Since   time.Time `json:"since"`
 }
 
+// Apart returns what tells a revision from another one with the same name and other content, "" where the name does.
+func (r *Revision) Apart(from *Revision) string {
+	if from == nil || r.Config != from.Config || r.Digest == from.Digest {
+		return ""
+	}
+	return " (other content: digest " + r.Digest[:min(8, len(r.Digest))] + ")"
+}
+
 // Record is the boot record, /var/lib/machine-config-daemon/boot.json, shared by all deployments of the host.
 type Record struct {
 	Version     int           `json:"version"`
@@ -195,6 +203,8 @@ type Record struct {
 	Quarantined []Quarantined `json:"quarantined,omitempty"`
 	// Rebooted is the latest ordered reboot.
 	Rebooted *Rebooted `json:"rebooted,omitempty"`
+	// Way is the way of the latest reboot of the agent's; nil: a full reboot was asked for.
+	Way *Way `json:"way,omitempty"`
 	// Withheld are deployments and kernels that a reboot has tried, and that want no reboot any more.
 	Withheld []Withheld `json:"withheld,omitempty"`
 	// Discard lists our deployments that failed or were left; the next update removes them.
@@ -346,6 +356,19 @@ func (r *Record) From() string {
 		return ""
 	}
 	return r.Committed.Config
+}
+
+// LeadsTo reports whether a deployment is where an update, or the way back from one, leads: where that deployment boots
+// next, no person and no other program has chosen it.
+func (r *Record) LeadsTo(deployment string) bool {
+	p := r.Pending
+	switch {
+	case deployment == "" || deployment == r.Returning:
+		return deployment != ""
+	case p == nil:
+		return false
+	}
+	return deployment == p.Deployment || p.Phase == PhaseUndo && deployment == p.From
 }
 
 // Quarantine returns the entry of the content digest, or nil.

@@ -40,6 +40,9 @@ func (e *Engine) recover(ctx context.Context, r *Record) (Outcome, error) {
 	if o.Do != Nothing {
 		e.Say("recover", string(o.Do)+": "+o.Why)
 	}
+	if o.Do != BootFully { // else the reboot is still to lead to the update
+		e.arrived(r)
+	}
 	switch o.Do {
 	case Nothing:
 		return o, errors.Join(e.asBefore(r), e.stays(r, s), e.sweep(r))
@@ -198,6 +201,7 @@ func (e *Engine) sweep(r *Record) error {
 }
 
 func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error {
+	e.noReboot(ctx, r)
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
 		return err
@@ -509,8 +513,9 @@ func (e *Engine) Disown(ctx context.Context, r *Record) error {
 		if err := e.stay(ctx, r.Pending); err != nil {
 			return err
 		}
-		return e.WithdrawReboot(r, why)
+		return e.WithdrawReboot(ctx, r, why)
 	}
+	e.noReboot(ctx, r)
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
 		return err

@@ -222,6 +222,7 @@ func (e *Engine) abort(ctx context.Context, r *Record, j *journal, why error) er
 func (e *Engine) revoke(ctx context.Context, r *Record, j *journal, why error, say func()) error {
 	ctx = context.WithoutCancel(ctx)
 	e.Say("abort", why.Error())
+	e.noReboot(ctx, r)
 	if err := e.unload(ctx, j); err != nil {
 		return errors.Join(why, e.stuck(ctx, r, why.Error(), err))
 	}
