@@ -5,9 +5,11 @@ package sysext
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -17,29 +19,86 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// The superblock of an erofs begins with a number, at this place.
+// The superblock of an erofs begins with a number, and says what a reader has to know.
 const (
-	erofsAt    = 1024
-	erofsMagic = 0xE0F5E1E2
+	erofsAt       = 1024
+	erofsMagic    = 0xE0F5E1E2
+	erofsFeatures = erofsAt + 80
 )
 
-// imageFS is the file system of an image. It reads no file that says that it is larger than the image: the sizes in a
-// damaged image are any numbers.
-type imageFS struct {
-	fs.FS
+// usr is where a partition for /usr is mounted.
+const usr = "usr/"
 
+// fileSystem is a file system in an image.
+type fileSystem interface {
+	// read returns the bytes of a regular file.
+	read(name string) ([]byte, error)
+	// walk calls do with the regular files: with their paths, and with what read would return.
+	walk(do visit) error
+}
+
+type visit func(name string, read func() ([]byte, error)) error
+
+// open returns the file system that begins with the first byte, nil for one that can't be read.
+func open(data []byte) fileSystem {
+	if s := openSquash(data); s != nil {
+		return s
+	}
+	if magic := cut(data, erofsAt, 4); magic == nil || binary.LittleEndian.Uint32(magic) != erofsMagic {
+		return nil
+	}
+	img, err := erofs.Open(compressed(data))
+	if err != nil {
+		return nil
+	}
+	return &erofsFS{img, int64(len(data))}
+}
+
+// compressed are the bytes of an erofs that may have compressed files. The library opens no image that says so of
+// itself, though each file says so as well. These bytes say nothing of the image.
+type compressed []byte
+
+func (c compressed) ReadAt(p []byte, off int64) (int, error) {
+	n, err := bytes.NewReader(c).ReadAt(p, off)
+	for i := max(erofsFeatures-off, 0); i < min(erofsFeatures+6-off, int64(n)); i++ {
+		switch i + off - erofsFeatures {
+		case 0: // the features that are needed to read the image
+			p[i] &^= 0x13 // what says that files are compressed
+		case 4, 5: // how it is compressed
+			p[i] = 0
+		}
+	}
+	return n, err
+}
+
+// erofsFS reads no file that says that it is larger than the image: the sizes in a damaged image are any numbers.
+type erofsFS struct {
+	fs.FS
 	bytes int64
 }
 
-func (i *imageFS) read(name string) ([]byte, error) {
-	info, err := fs.Stat(i.FS, name)
+func (e *erofsFS) read(name string) ([]byte, error) {
+	info, err := fs.Stat(e.FS, name)
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() > i.bytes {
+	if info.Size() > e.bytes {
 		return nil, fmt.Errorf("%s is larger than its image", name)
 	}
-	return fs.ReadFile(i.FS, name)
+	return fs.ReadFile(e.FS, name)
+}
+
+func (e *erofsFS) walk(do visit) error {
+	seen := map[uint64]bool{}
+	return fs.WalkDir(e.FS, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = once(d, seen)
+		}
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		return do(name, func() ([]byte, error) { return e.read(name) })
+	})
 }
 
 // once fails for a directory that the walk has seen: in a damaged image a directory may be in itself.
@@ -57,40 +116,107 @@ func once(d fs.DirEntry, seen map[uint64]bool) error {
 	return nil
 }
 
-// image returns the file system of a raw image of the configuration. The result is nil for an extension that is no
-// image, for one whose bytes the configuration does not have, and for an image of another kind than erofs.
-func (e Extension) image(cfg *machineconfig.Config) *imageFS {
-	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == e.Place })
-	if !e.Raw || at < 0 {
-		return nil
+// mounted are the file systems of an image, by the directory that systemd mounts them at: "" for the whole, or usr.
+type mounted map[string]fileSystem
+
+// of returns the file system with a path, nil where there is none, and the path in it.
+func (m mounted) of(name string) (fileSystem, string) {
+	if below, is := strings.CutPrefix(name, usr); is && m[usr] != nil {
+		return m[usr], below
 	}
-	data := cfg.Files[at].Contents
-	if len(data) < erofsAt+4 || binary.LittleEndian.Uint32(data[erofsAt:]) != erofsMagic {
-		return nil
+	return m[""], name
+}
+
+func (m mounted) read(name string) ([]byte, error) {
+	from, below := m.of(name)
+	if from == nil {
+		return nil, fs.ErrNotExist
 	}
-	img, err := erofs.Open(bytes.NewReader(data))
-	if err != nil {
-		return nil
+	return from.read(below)
+}
+
+func (m mounted) walk(do visit) error {
+	for _, dir := range slices.Sorted(maps.Keys(m)) {
+		if err := m[dir].walk(func(name string, read func() ([]byte, error)) error {
+			if from, _ := m.of(dir + name); from != m[dir] {
+				return nil // it is covered
+			}
+			return do(dir+name, read)
+		}); err != nil {
+			return err
+		}
 	}
-	return &imageFS{img, int64(len(data))}
+	return nil
+}
+
+// bytesAt returns the bytes that a configuration has at a path, or at the path that a link there leads to.
+func bytesAt(cfg *machineconfig.Config, name string) (data []byte, is bool) {
+	for _, l := range cfg.Links {
+		if path.Clean(l.Path) == name && !l.Hard && path.IsAbs(l.Target) {
+			name = path.Clean(l.Target)
+			break
+		}
+	}
+	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == name })
+	if at < 0 || cfg.Files[at].NoContents {
+		return nil, false
+	}
+	return cfg.Files[at].Contents, true
+}
+
+// image returns what is in a raw image of the configuration. The result is nil for an extension that is no image, for
+// one whose bytes the configuration does not have, and for an image that can't be read. wrong says why systemd does not
+// mount the image, "" where it may.
+func (e Extension) image(cfg *machineconfig.Config) (img fileSystem, wrong string) {
+	data, is := bytesAt(cfg, e.Place)
+	if !e.Raw || !is {
+		return nil, ""
+	}
+	if whole := open(data); whole != nil {
+		return whole, ""
+	}
+	at, wrong := places(partitions(data), e.hash(cfg))
+	if len(at) == 0 {
+		return nil, wrong
+	}
+	found := mounted{}
+	for dir, data := range at {
+		if found[dir] = open(data); found[dir] == nil {
+			return nil, ""
+		}
+	}
+	return found, ""
+}
+
+// hash returns the hash that the configuration has beside a raw image, nil where there is none that systemd reads.
+func (e Extension) hash(cfg *machineconfig.Config) *rootHash {
+	for _, of := range []struct{ suffix, place string }{{".roothash", ""}, {".usrhash", usr}} {
+		file := strings.TrimSuffix(e.Place, rawSuffix) + of.suffix
+		text, is := bytesAt(cfg, file)
+		if !is {
+			continue
+		}
+		value, err := hex.DecodeString(string(bytes.TrimSpace(text)))
+		if err != nil || len(value) < 16 {
+			return nil
+		}
+		return &rootHash{file, of.place, value}
+	}
+	return nil
 }
 
 // each calls do with the regular files of an extension that lie over the host: with the path there, and with the bytes.
 // do gets no bytes where they can't be read, as in a compressed image.
-func (e Extension) each(cfg *machineconfig.Config, do func(at string, read func() ([]byte, error)) error) error {
+func (e Extension) each(cfg *machineconfig.Config, do visit) error {
 	laid := func(at string) bool {
 		return slices.ContainsFunc(e.class.over, func(over string) bool { return strings.HasPrefix(at, over+"/") })
 	}
-	if img := e.image(cfg); img != nil {
-		seen := map[uint64]bool{}
-		return fs.WalkDir(img, ".", func(name string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				err = once(d, seen)
+	if img, _ := e.image(cfg); img != nil {
+		return img.walk(func(name string, read func() ([]byte, error)) error {
+			if !laid("/" + name) {
+				return nil
 			}
-			if err != nil || !d.Type().IsRegular() || !laid("/"+name) {
-				return err
-			}
-			return do("/"+name, func() ([]byte, error) { return img.read(name) })
+			return do("/"+name, read)
 		})
 	}
 	dir := e.inside(cfg)
@@ -110,7 +236,7 @@ func (e Extension) each(cfg *machineconfig.Config, do func(at string, read func(
 // where nothing here can tell, and err is of fs.ErrNotExist where the extension lacks the file.
 func (e Extension) releaseOf(cfg *machineconfig.Config) (name string, text []byte, known bool, err error) {
 	inside := path.Join(e.class.release, "extension-release."+e.Name)
-	if img := e.image(cfg); img != nil {
+	if img, _ := e.image(cfg); img != nil {
 		name = e.Place + ": " + inside
 		if text, err = img.read(inside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return name, nil, false, nil

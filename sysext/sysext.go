@@ -7,7 +7,8 @@
 //	wrong := sysext.Judge(configuration, osRelease, false)
 //	err := sysext.Merged(root, configuration)
 //
-// A raw image is read where it is an erofs. Another one is known by its name alone.
+// A raw image is read where it is an erofs or a squashfs, with or without a partition table. Another one is known by
+// its name alone.
 package sysext
 
 import (
@@ -180,6 +181,9 @@ func Judge(cfg *machineconfig.Config, osRelease []byte, transient bool) (wrong [
 			if why != "" {
 				wrong = append(wrong, Wrong{e.Place, name + " " + why})
 			}
+		}
+		if _, why := e.image(cfg); why != "" {
+			wrong = append(wrong, Wrong{e.Place, why})
 		}
 		wrong = append(wrong, e.hides(cfg)...)
 	}
