@@ -64,6 +64,8 @@ var chores = []chore{
 		does: "write changed certificates of the ControllerConfig to the host, while no operation changes its files"},
 	{name: "reboot wanted", due: (*Head).wantedDue, beside: (*Head).askWanted,
 		does: "ask everything that may want a reboot of the host, every 10 minutes at rest"},
+	{name: "pin images", due: (*Head).pinDue, beside: (*Head).pin,
+		does: "pull and pin the images of PinnedImageSets, one after the other, while the node is at rest"},
 	{name: string(phaseAhead), while: whileIdle, due: (*Head).aheadDue, now: (*Head).startAhead,
 		does: "stage the OS that a RolloutPolicy orders, unless the node is on hold"},
 	{name: string(phaseUnstage), while: whileIdle, due: (*Head).unstageDue, now: (*Head).unstage,
@@ -72,6 +74,8 @@ var chores = []chore{
 		does: "compare the host with its configuration: after a change of a watched path, and every 30 minutes"},
 	{name: string(phaseRepair), while: whileIdle, due: (*Head).repairDue, now: (*Head).repair,
 		does: "write drifted files back, if the drift policy or a force file demands it"},
+	{name: "look again", due: (*Head).besideDue, now: (*Head).lookAgain,
+		does: "plan anew while an update waits for bootc-operator, every 2 minutes"},
 	{name: "report", due: (*Head).reportDue,
 		does: "report changes on the Node and the MachineConfigNode; report what an update waits for once a minute"},
 }

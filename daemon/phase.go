@@ -36,6 +36,7 @@ const (
 	PhaseBackoff      Phase = "backoff"
 	PhasePlan         Phase = "plan"
 	PhaseHold         Phase = "hold"
+	PhaseBeside       Phase = "beside"
 	PhaseStage        Phase = "stage"
 	PhaseHooks        Phase = "hooks"
 	PhaseCordon       Phase = "cordon"
@@ -83,6 +84,8 @@ type situation struct {
 	// ahead is the result of the order to stage ahead, nil for none yet; aheadRetry is the time of the next try.
 	ahead      *api.Staged
 	aheadRetry time.Time
+	// pinned is the report on pinned images, nil for none.
+	pinned *api.Pinned
 }
 
 // failure is the reason why the way to a configuration is not passable now.
@@ -188,6 +191,8 @@ var phases = []phase{
 		func(v *situation) bool { return v.plan == nil }, true},
 	{PhaseHold, "nothing new is desired, the host has drifted, and a repair would disrupt the node",
 		func(v *situation) bool { return v.resting() && !v.reboots() && v.disrupts() && v.undisturbed() }, false},
+	{PhaseBeside, "bootc-operator manages the node's OS: it has staged an OS, or another owner has cordoned the node",
+		func(v *situation) bool { return v.beside() != "" }, false},
 	{PhaseStage, "the configuration changes, and the OS may not be on the disk",
 		func(v *situation) bool { return !v.staged && !v.pending() && len(v.plan.Changes) > 0 }, true},
 	{PhaseHooks, "the update disrupts the node, and not all hooks have agreed",

@@ -156,6 +156,8 @@ var words = map[string]func(*situation, word){
 	"as-is": func(v *situation, _ word) {
 		v.host.Transaction = &transaction.Progress{Road: transaction.RoadReboot}
 	},
+	"bootc":          func(v *situation, _ word) { v.node.Bootc = true },
+	"lost":           func(v *situation, _ word) { v.plan.Lost = []string{"quay.io/os:43"} },
 	"single-replica": func(v *situation, _ word) { v.node.SingleReplica = true },
 	"other":          func(v *situation, w word) { v.other = &job{phase: PhaseApply, config: w.config, began: then} },
 	"failed": func(v *situation, _ word) {

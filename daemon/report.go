@@ -105,6 +105,10 @@ var phrases = map[Phase]phrase{
 		r.state(api.Working, fmt.Sprintf("waits for the apply of %s, which can't be interrupted, since %s",
 			v.other.config, v.other.began.UTC().Format(time.RFC3339)))
 	}),
+	PhaseBeside: always(func(v *situation, r *nodeReport) {
+		r.state(api.Working, v.beside())
+		r.cordon = v.uncordon() // the node may as well serve
+	}),
 	PhaseSettle: always(func(_ *situation, r *nodeReport) {
 		r.state(api.Working, "waiting for the node to be ready before it is uncordoned")
 	}),
@@ -268,10 +272,16 @@ func (v *situation) reportHost(r *nodeReport) {
 		r.drop(api.ChecksKey)
 	}
 	v.reportAhead(r)
+	v.reportPins(r)
 	if o := v.host.Rebooted; o != nil && o.ID != "" {
 		r.set(api.RebootedKey, api.Encode(o))
 	} else {
 		r.drop(api.RebootedKey)
+	}
+	if w := v.host.RebootWay; w != nil {
+		r.set(api.RebootWayKey, api.Encode(w))
+	} else {
+		r.drop(api.RebootWayKey)
 	}
 	if w := v.host.RebootWanted; w != nil {
 		r.set(api.RebootWantedKey, api.Encode(w))

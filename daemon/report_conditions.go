@@ -141,9 +141,15 @@ func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Conditio
 		if row.kind == mcfgv1.MachineConfigNodeUpdatePrepared && at == PhaseHooks && v.failure != nil {
 			c.Message = action + "; " + v.failure.text
 		}
+		if p == PhaseBeside && row.kind == mcfgv1.MachineConfigNodeUpdatePrepared {
+			c.Message = action + "; " + v.beside()
+		}
 		if p == PhaseNeedsReboot && row.kind == mcfgv1.MachineConfigNodeUpdateRebooted {
 			c.Status, c.Reason = metav1.ConditionUnknown, "NeedsReboot"
 			c.Message = action + "; the reboot is left to people"
+		}
+		if row.kind == mcfgv1.MachineConfigNodeUpdateRebooted && v.host != nil && v.host.RebootWay != nil {
+			c.Message += "; the latest reboot: " + v.host.RebootWay.String()
 		}
 		out = append(out, c)
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"reflect"
+	"slices"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -36,6 +37,7 @@ type objectReport struct {
 	drain, hook      string // the annotations
 	conditions       []metav1.Condition
 	irreconcilable   []mcfgv1.IrreconcilableChangeDiff
+	pinned           []mcfgv1.MachineConfigNodeStatusPinnedImageSet
 }
 
 // want sets the wanted report of the object, from a phase that reports something.
@@ -68,7 +70,8 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	if len(had) == 0 {
 		had = m.said.conditions
 	}
-	m.wanted.conditions = conditions(v, p, waiting, had)
+	m.wanted.conditions = append(conditions(v, p, waiting, had), pinConditions(v, had)...)
+	m.wanted.pinned = h.pins.pinnedSets(v, m.said.pinned)
 }
 
 // begin records when an update begins: when the node is first seen away from its desired configuration. A configuration
@@ -120,7 +123,7 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 	m.generation = object.Generation
 	m.said = objectReport{desired: object.Spec.ConfigVersion.Desired, drain: object.Annotations[api.DrainKey],
 		hook: object.Annotations[api.HookStopKey], conditions: object.Status.Conditions,
-		irreconcilable: object.Status.IrreconcilableChanges}
+		irreconcilable: object.Status.IrreconcilableChanges, pinned: object.Status.PinnedImageSets}
 	if v := object.Status.ConfigVersion; v != nil {
 		m.said.current = v.Current
 		if v.Desired != m.said.desired {
@@ -194,7 +197,7 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 		}
 	}
 	if m.said.current == w.current && reflect.DeepEqual(m.said.conditions, w.conditions) &&
-		reflect.DeepEqual(m.said.irreconcilable, w.irreconcilable) {
+		reflect.DeepEqual(m.said.irreconcilable, w.irreconcilable) && slices.Equal(m.said.pinned, w.pinned) {
 		return nil
 	}
 	_, err := h.cluster.applyMachineConfigNode(ctx, m.status(h.o.Node), "status")
@@ -249,6 +252,9 @@ func (m *machineConfigNode) status(name string) partial {
 	}
 	if len(m.wanted.irreconcilable) > 0 {
 		status["irreconcilableChanges"] = m.wanted.irreconcilable
+	}
+	if len(m.wanted.pinned) > 0 {
+		status["pinnedImageSets"] = m.wanted.pinned
 	}
 	out := ours(name, partial{})
 	out["status"] = status

@@ -52,6 +52,7 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 		PhaseDone:        {api.Done, "", cfgB, dropCordon, false},
 		PhaseBackoff:     {api.Degraded, "no space", cfgA, dropCordon, false},
 		PhaseHold:        {api.Degraded, "not as it was left", cfgB, keepCordon, false},
+		PhaseBeside:      {api.Working, "bootc-operator, which has staged quay.io/os:43", cfgA, dropCordon, false},
 		PhaseStage:       {api.Working, "", cfgA, keepCordon, false},
 		PhaseHooks:       {api.Working, "", cfgA, keepCordon, false},
 		PhaseCordon:      {api.Working, "", cfgA, takeCordon, false},
@@ -228,6 +229,25 @@ func liftPhase(v *situation) Phase {
 	}
 	v.plan = rebootPlan()
 	return PhaseApply
+}
+
+func TestTheWayOfARebootIsOnTheNodeAndInItsConditions(t *testing.T) {
+	v := stages[PhaseProve]()
+	v.host.RebootWay = &api.RebootWay{Asked: api.RebootKexec, Started: api.RebootFull, Took: api.RebootFull, Why: "no kexec"}
+	got := said(nil, reportNode(v, PhaseProve))
+	if got[api.RebootWayKey] != `{"asked":"Kexec","started":"Full","took":"Full","why":"no kexec"}` {
+		t.Errorf("%q", got[api.RebootWayKey])
+	}
+	for _, c := range conditions(v, PhaseProve, nil, nil) {
+		const way = "; the latest reboot: Full, and not Kexec: no kexec"
+		if is := c.Type == string(mcfgv1.MachineConfigNodeUpdateRebooted); strings.HasSuffix(c.Message, way) != is {
+			t.Errorf("%s: %s", c.Type, c.Message)
+		}
+	}
+	v.host.RebootWay = nil
+	if again := said(got, reportNode(v, PhaseProve)); again[api.RebootWayKey] != "" {
+		t.Errorf("a full reboot that was asked for: %q", again[api.RebootWayKey])
+	}
 }
 
 func TestQuarantineOnANodeStaysSmall(t *testing.T) {

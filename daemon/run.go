@@ -12,6 +12,7 @@ import (
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/pins"
 	"github.com/noderefit/noderefit/plan"
 )
 
@@ -60,6 +61,13 @@ type Rebooter interface {
 	RebootWanted(ctx context.Context) error
 	// Reboot reboots the host once, as the request orders. An order that was carried out is not carried out again.
 	Reboot(ctx context.Context, r hands.Request) (*host.Result, error)
+}
+
+// Pinner keeps images on the host, by its container runtime.
+type Pinner interface {
+	// Keep pulls and pins images for a while, and unpins those of ours that are not wanted. It ends soon when ctx ends.
+	// The error is that of a runtime that can't be asked.
+	Keep(ctx context.Context, o pins.Order) (pins.State, error)
 }
 
 // Verifier compares the host with its committed configuration, and writes back differences.

@@ -109,7 +109,7 @@ func (v *situation) reportAhead(r *nodeReport) {
 func (h *Head) startAhead(ctx context.Context, v *situation) {
 	o := *v.order()
 	h.run(ctx, phaseAhead, o.Config, func(ctx context.Context, e *jobEnd) (err error) {
-		r := hands.Request{Name: o.Config, Order: &o}
+		r := hands.Request{Name: o.Config, Order: &o, Beside: v.node.Bootc}
 		if r.Config, err = h.cluster.document(ctx, o.Config); err != nil {
 			return err
 		}

@@ -46,6 +46,8 @@ type HeadOptions struct {
 	Asker Asker
 	// Rebooter, where present, is asked what wants a reboot of the host.
 	Rebooter Rebooter
+	// Pinner, where present, keeps the images of PinnedImageSets.
+	Pinner Pinner
 	// Verdict is how long the Hands let the host take to prove healthy after a boot; zero: the host's own default.
 	Verdict time.Duration
 
@@ -103,6 +105,7 @@ type Head struct {
 	drift     driftState
 	delivery  deliveryState
 	ahead     aheadState
+	pins      pinsState
 	restoreAt time.Time
 
 	nodeWrites, objectWrites, restores writes
@@ -130,6 +133,7 @@ type Head struct {
 // configuration changes.
 type way struct {
 	from, to, lift string
+	bootc          bool // another manager has the OS
 	request        hands.Request
 	plan           *plan.Plan
 	staged         bool
@@ -285,8 +289,10 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	}
 	v.host, v.hostSince = h.host, h.hostSince
 	h.ahead.see(v, h.read)
-	if w := (way{from: h.host.Config.Committed, to: v.node.Desired, lift: v.node.Lift}); v.exists &&
-		(w.to != h.way.to || w.from != h.way.from || w.lift != h.way.lift && w.lift != "") {
+	h.pins.see(v, atRest(h.phase))
+	if w := (way{from: h.host.Config.Committed, to: v.node.Desired, lift: v.node.Lift,
+		bootc: v.node.Bootc}); v.exists && (w.to != h.way.to || w.from != h.way.from || w.bootc != h.way.bootc ||
+		w.lift != h.way.lift && w.lift != "") {
 		if h.way.to != "" && h.way.to != w.to {
 			h.drain = nil
 		}
@@ -501,6 +507,7 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	}
 	h.announceDrift(was.Drift, is.Drift, after)
 	h.announceStaged(was.Staged, is.Staged, after)
+	h.announcePins(before, after)
 	h.announceWanted(before, after)
 	h.announceDelivery(was.Undelivered, is.Undelivered, after)
 	if is.State == was.State && is.Reason == was.Reason {

@@ -80,7 +80,7 @@ func (h *Head) unstage(ctx context.Context, v *situation) {
 // loop, so it gets copies of what it needs from the loop.
 func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	desired, w := v.node.Desired, h.way
-	if o := v.node.Orders.Stage; o != nil && api.SameContent(o.Config, api.Rendered(desired)) {
+	if o := v.node.Orders.Stage; o != nil && !v.node.Bootc && api.SameContent(o.Config, api.Rendered(desired)) {
 		going := *o
 		going.MinFreeMebibytes = 0 // a full disk is no reason to drop an OS that is on it already
 		w.request.Order = &going
@@ -95,7 +95,7 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 		h.tellHold(ctx, true, "") // a report about an earlier update may still count
 	}
 	reboots := v.reboots()
-	w.request.NoReboot, w.request.Reboot = v.manual, v.due()
+	w.request.NoReboot, w.request.Reboot, w.request.Method = v.manual, v.due(), v.node.Orders.RebootMethod
 	var do func(context.Context, *jobEnd) error
 	switch p {
 	case PhasePlan:
@@ -145,7 +145,8 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 // planning returns the operation that reads the desired configuration and makes the plan, after a comparison for drift.
 func (h *Head) planning(v *situation) func(context.Context, *jobEnd) error {
 	desired := v.node.Desired
-	r := hands.Request{Name: desired, Config: h.way.request.Config, Lift: v.lifted()}
+	r := hands.Request{Name: desired, Config: h.way.request.Config, Lift: v.lifted(), Beside: v.node.Bootc,
+		Method: v.node.Orders.RebootMethod}
 	told := v.node.Values
 	compare := !v.pending() && v.host.Config.Committed != "" && h.o.Verifier != nil
 	missing := h.cluster.config(desired) == gone

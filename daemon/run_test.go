@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
@@ -141,7 +142,7 @@ func held() api.Drain {
 
 func TestNodeSaysWhatItsUpdateWaitsFor(t *testing.T) {
 	d := held()
-	pulling := &host.Pulling{Since: then.Format(time.RFC3339), Says: "layer 1"}
+	pulling := &contents.Pulling{Since: then.Format(time.RFC3339), Says: "layer 1"}
 	cases := []struct {
 		name   string
 		phase  Phase

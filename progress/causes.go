@@ -62,6 +62,12 @@ func (r *Report) ExplainNode(name string) (Answer, bool) {
 	for _, cause := range nodeCauses {
 		if a := cause(r, n); a != nil {
 			a.Subject = Object{Kind: "Node", Name: n.Name}
+			if n.RebootWay.FellBack() {
+				a.Warnings = append(a.Warnings, "the latest reboot: "+n.RebootWay.String())
+			}
+			if images := PinsText(&n.Node); !strings.Contains(a.Because, images) {
+				a.Images = images
+			}
 			return *a, true
 		}
 	}
@@ -719,6 +725,10 @@ func (r *Report) upToDate(n *nodeReport) *Answer {
 	}
 	a := &Answer{
 		Verdict: UpToDate, Since: n.condition(mcfgv1.MachineConfigNodeUpdated), Because: "the node has " + n.Current,
+	}
+	if n.Bootc {
+		a.Because += ", without its OS: label " + api.BootcManaged + " leaves image, kernel type, extensions and kernel " +
+			"arguments to bootc-operator"
 	}
 	if hold := n.pool.Rules.Kept[n.Name]; hold != nil {
 		a.Because += "; " + hold.Because

@@ -40,10 +40,13 @@ type Answer struct {
 	Because string    `json:"because"`
 	// Output is the last output of a program that decides, such as a hook, one line each.
 	Output []string `json:"output,omitempty"`
-	// Warnings say that the pool's configuration may not be what somebody meant. They hold nothing up.
+	// Warnings say that the pool's configuration, or how the node was rebooted, may not be what somebody meant. They hold
+	// nothing up.
 	Warnings []string `json:"warnings,omitempty"`
 	// Do is what a person can do about the cause; empty if nothing is to be done.
 	Do string `json:"do,omitempty"`
+	// Images is what a node has of the images of its PinnedImageSets; empty: it has none to have, or Because says so.
+	Images string `json:"images,omitempty"`
 }
 
 // Sentence returns the answer on one line, as in a condition.

@@ -164,6 +164,12 @@ func (n *Node) Settled() bool {
 	return n.Current == n.Desired && n.State == api.Done
 }
 
+// AtRest reports whether the kubelet reports, and the agent is free for what comes ahead of an update: to stage an OS,
+// and to pull images.
+func (n *Node) AtRest() bool {
+	return n.NotReady == "" && n.Current != "" && n.State != "" && (n.Settled() || n.State == api.RolledBack)
+}
+
 // failures returns the failed verdicts that the node reports. A node that rolled back counts as failed even without a
 // verdict. A person may have gone back on the host, or the node's list cannot be read. Such a failure has no time.
 func (n *Node) failures() []api.Quarantine {

@@ -38,8 +38,6 @@ type Pool struct {
 	// Unread is why the pool's object can't be read as a whole; empty if it can be read. The pool's nodes are left alone
 	// until then.
 	Unread string
-	// Ignored are the fields of the pool's spec that have no effect here, each with what to do instead.
-	Ignored []string
 	// MaxUnavailable is how many nodes may be out of service for an update.
 	MaxUnavailable int
 	// Nodes are the pool's nodes, sorted by name.
@@ -110,10 +108,6 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 		Paused: pool.Spec.Paused, Nodes: nodes, Labels: pool.Labels,
 	}
 	p.Counts = count(nodes, p.Target)
-	if len(pool.Spec.PinnedImageSets) > 0 {
-		p.Ignored = append(p.Ignored, fmt.Sprintf("spec.pinnedImageSets (%s) has no effect here: no image is pulled or "+
-			"pinned by it", pool.Spec.PinnedImageSets[0].Name))
-	}
 	if err := api.Unreadable(pool); err != nil {
 		p.Unread = err.Error()
 		p.Problems = append(p.Problems, p.Unread+": the pool's nodes are left alone until that is corrected")

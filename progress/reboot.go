@@ -30,8 +30,9 @@ type Reboots struct {
 	// MaxUnavailable, because they soak or their gates are closed.
 	MaxUnavailable int
 	Occupied       []string
-	// Drain is how nodes are drained; nil if no policy says so.
-	Drain *api.DrainPolicy
+	// Drain is how nodes are drained, and Method how they reboot; nil and empty if no policy says so.
+	Drain  *api.DrainPolicy
+	Method api.RebootMethod
 	// TakesBack reports whether nodes that have not begun are taken back when a window closes.
 	TakesBack bool
 }
@@ -79,6 +80,12 @@ func (n *Node) Committed() bool {
 
 // NeedsReboot reports whether the node serves until a person has its committed configuration booted.
 func (n *Node) NeedsReboot() bool { return n.Committed() && n.RebootOrdered() == nil && !n.Rebooting }
+
+// OnlyCommitted reports whether the node could still be taken back from its committed configuration without a reboot:
+// nobody has begun to boot it.
+func (n *Node) OnlyCommitted() bool {
+	return n.Committed() && n.Cordon == nil && !n.Rebooting && !n.RebootBegun()
+}
 
 func (n *Node) reason(kind api.RebootKind) *api.RebootReason {
 	if n.RebootWanted == nil {

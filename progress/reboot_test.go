@@ -124,6 +124,34 @@ func TestAWantedRebootIsExplained(t *testing.T) {
 	}
 }
 
+func TestExplainSaysWhichWayARebootHasTaken(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		way    string
+		warns  string
+		unread string
+	}{
+		{`{"asked":"Kexec","started":"Kexec","took":"Kexec"}`, "", ""},
+		{`{"asked":"Kexec","started":"Full","took":"Full","why":"no kexec\nhere"}`,
+			"the latest reboot: Full, and not Kexec: no kexec; here", ""},
+		{`{"asked":"Command","started":"Full","why":"exit status 7"}`,
+			"the latest reboot: Full, which is under way, and not Command: exit status 7", ""},
+		{`{"asked":"Teleport","started":"Full","took":"Full","why":"x"}`, "", ""},
+		{`{`, "", api.RebootWayKey},
+	} {
+		w := newWorld()
+		w.at(w.a, renderedA, renderedA, api.Done, "")
+		w.a.Annotations[api.RebootWayKey] = c.way
+		a, _ := NewReport(w.View).ExplainNode("a")
+		if strings.Join(a.Warnings, "; ") != c.warns {
+			t.Errorf("%s: %q, want %q", c.way, a.Warnings, c.warns)
+		}
+		if n := ReadNode(w.a); !strings.Contains(n.Unread, c.unread) {
+			t.Errorf("%s: %q", c.way, n.Unread)
+		}
+	}
+}
+
 // A hostile node fills up nothing, and sends no line breaks to people.
 func TestWhatANodeSaysOfRebootsIsBounded(t *testing.T) {
 	w := newWorld()

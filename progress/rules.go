@@ -104,11 +104,15 @@ func (p *Pool) Held(n *Node) *Hold {
 }
 
 // Withdrawn reports whether a node that was sent is to be taken back, because the window has closed. A configuration
-// that is committed and waits for a person's reboot stays.
+// that is committed and waits for a person's reboot stays, unless its release is withheld.
 func (p *Pool) Withdrawn(n *Node) bool {
+	hold := p.Held(n)
 	switch {
-	case p.Rules.OnClose == "" || p.Rules.OnClose == api.CloseFinishes, p.Held(n) == nil, !Recallable(n),
-		n.Desired != p.Target, n.Committed():
+	case hold == nil, !Recallable(n), n.Desired != p.Target:
+		return false
+	case n.Committed():
+		return hold.Verdict == Withheld && n.OnlyCommitted()
+	case p.Rules.OnClose == "" || p.Rules.OnClose == api.CloseFinishes:
 		return false
 	case p.Rules.OnClose == api.CloseTakesBackDraining:
 		return n.Drained != p.Target

@@ -44,6 +44,7 @@ const (
 	HeldByPerson   Verdict = "HeldByPerson"
 	Skipped        Verdict = "Skipped"
 	Trying         Verdict = "Trying"
+	BootcOperator  Verdict = "BootcOperator"
 	Soaking        Verdict = "Soaking"
 	Cordoned       Verdict = "Cordoned"
 	Drifted        Verdict = "Drifted"
@@ -195,6 +196,9 @@ var Verdicts = []Meaning{
 	{Trying, AboutNode, "The node tries a configuration that is not its pool's, as `kubectl refit try` asks. Rollouts " +
 		"go on without the node, which goes back by itself",
 		"Wait until the named time, or `kubectl refit try --node NODE --end`", "a-node-tries-a-configuration", goesOn, 12},
+	{BootcOperator, AboutNode, "bootc-operator manages the node's OS, and somebody other than the agent has cordoned " +
+		"the node. Rollouts go on without the node", "Wait until bootc-operator is done, or uncordon the node",
+		"bootc-operator-manages-the-os", goesOn, 12},
 	{WaitsForStage, AboutPool,
 		"An earlier stage is not done; the answer names the node that the stage waits for, and why",
 		"Wait, or explain the named node", "a-rolloutpolicy-holds-the-pool", goesOn, 14},

@@ -250,6 +250,7 @@ var reached = map[Verdict]func(*world){
 	HeldByPerson:   keptAs(HeldByPerson),
 	Skipped:        keptAs(Skipped),
 	Trying:         keptAs(Trying),
+	BootcOperator:  keptAs(BootcOperator),
 	StagingAhead:   ruled(StagingAhead),
 	NeedsApproval:  ruled(NeedsApproval),
 	CannotStage:    ruled(CannotStage),

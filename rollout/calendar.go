@@ -141,15 +141,29 @@ func (c *calendar) edge(t time.Time) time.Time {
 	return first
 }
 
+// Zone returns a time zone by its name in the IANA database. A name of the local time is refused: the controllers, the
+// web page and the machines of people would each read another time zone.
+func Zone(name string) (*time.Location, error) {
+	if name == "Local" || name == "localtime" {
+		return nil, fmt.Errorf("%q is another time zone for each reader; write an IANA name, such as UTC or Europe/Berlin",
+			name)
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Errorf("there is no time zone %q", name)
+	}
+	return zone, nil
+}
+
 // readCalendar reads the windows of a policy. readCalendar returns nil if the policy has none. The error names the
 // field.
 func readCalendar(w *api.RolloutWindows) (*calendar, error) {
 	if w == nil {
 		return nil, nil
 	}
-	zone, err := time.LoadLocation(cmp.Or(w.TimeZone, "UTC"))
-	if err != nil || w.TimeZone == "Local" {
-		return nil, fmt.Errorf("spec.windows.timeZone: there is no time zone %q", w.TimeZone)
+	zone, err := Zone(cmp.Or(w.TimeZone, "UTC"))
+	if err != nil {
+		return nil, fmt.Errorf("spec.windows.timeZone: %w", err)
 	}
 	c := &calendar{onClose: cmp.Or(w.OnClose, api.CloseTakesBackServing), zone: zone}
 	var errs []error

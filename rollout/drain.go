@@ -10,10 +10,10 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// drain orders the agents of nodes that have not arrived to drain by the policy. Such nodes get a taint at the same
-// time, so the order costs no write of its own.
+// drain orders the agents of nodes that have not arrived to drain and reboot by the policy. Such nodes get a taint at
+// the same time, so the order costs no write of its own.
 func (j *judge) drain() {
-	if j.spec.Drain == nil {
+	if j.spec.Drain == nil && j.spec.RebootMethod == "" {
 		return
 	}
 	if j.rules.Orders == nil {
@@ -24,7 +24,7 @@ func (j *judge) drain() {
 		n := &j.pool.Nodes[i]
 		if back || !n.Updated(j.pool.Target) {
 			o := j.rules.Orders[n.Name]
-			o.Drain = j.spec.Drain
+			o.Drain, o.RebootMethod = j.spec.Drain, j.spec.RebootMethod
 			j.rules.Orders[n.Name] = o
 		}
 	}

@@ -36,6 +36,21 @@ func TestOrdersAreForNodesThatAreNotThere(t *testing.T) {
 	}
 }
 
+func TestNodesAreToldHowToReboot(t *testing.T) {
+	t.Parallel()
+	spec := api.RolloutPolicySpec{RebootMethod: api.RebootKexec}
+	p := pool(t, "worker", "a A Done", "b A>B Working", "c B Done")
+	follow([]api.RolloutPolicy{policyOf(spec)}, p)
+	want := api.Orders{RebootMethod: api.RebootKexec}
+	if len(p.Rules.Orders) != 2 || p.Rules.Orders["a"] != want || p.Rules.Orders["b"] != want {
+		t.Errorf("%+v", p.Rules.Orders)
+	}
+	object := policyOf(api.RolloutPolicySpec{RebootMethod: "kexec"})
+	if err := Check(&object); err == nil || !strings.Contains(err.Error(), `spec.rebootMethod: "kexec" is not one of`) {
+		t.Error(err)
+	}
+}
+
 func TestABadDrainPolicyIsNamedByItsField(t *testing.T) {
 	t.Parallel()
 	for says, p := range map[string]*api.DrainPolicy{

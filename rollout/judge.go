@@ -72,6 +72,7 @@ func (j *judge) rule() {
 	j.etcd()
 	j.drain()
 	j.stageAhead(places)
+	j.waitForPins(places)
 }
 
 // lookAgain notes a time at which the rules change by themselves.

@@ -67,6 +67,10 @@ func nodeTo(t *testing.T, text, target string) progress.Node {
 			}
 		case "skip":
 			n.Hold = &api.NodeHold{By: "ann", Why: "dead disk", Since: now.Add(-time.Hour), Config: value}
+		case "bootc":
+			n.Bootc = true
+		case "cordoned":
+			n.Cordoned = true
 		case "joining":
 			n.Joining = true
 		case "wants", "committed", "ordered", "begun", "rebooted", "broken", "requested":

@@ -12,13 +12,15 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// keep adds to the rules which nodes of a pool people hold or skip, or have try a configuration. A node that is skipped
+// keep adds to the rules which nodes of a pool people hold or skip, or have try a configuration, and which another
+// manager may be draining. A node that is skipped
 // and at rest takes no place of maxUnavailable, as the person who skips a dead node wants. A node that is held does:
 // that person may be at work on the host. On the control plane each member of etcd counts, whatever people say.
 func keep(p *progress.Pool, rules *progress.Rules, now time.Time) {
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		keepTrial(p, n, rules, now)
+		keepBeside(p, n, rules)
 		if !n.Hold.Holds(p.Target, now) || n.Hold.Config != "" && n.Updated(p.Target) {
 			continue
 		}
@@ -27,6 +29,20 @@ func keep(p *progress.Pool, rules *progress.Rules, now time.Time) {
 		rules.Uncounted[n.Name] = n.Hold.Config != "" && rests(n) && !progress.ControlPlane(p.Name)
 		lookAgain(rules, n.Hold.Until, now)
 	}
+}
+
+// keepBeside keeps a node that bootc-operator may be draining. The node takes a place of maxUnavailable like any node
+// that does not serve. Which cordon is bootc-operator's is on no Node, so each cordon of others counts.
+func keepBeside(p *progress.Pool, n *progress.Node, rules *progress.Rules) {
+	if !n.Bootc || !n.Cordoned || n.Cordon != nil || !n.Settled() || n.Updated(p.Target) {
+		return
+	}
+	begin(rules)
+	rules.Kept[n.Name] = &progress.Hold{Verdict: progress.BootcOperator,
+		Blocking: &progress.Object{Kind: "BootcNode", Name: n.Name},
+		Because: "bootc-operator manages the OS of node " + n.Name + ", and somebody other than the agent has cordoned the " +
+			"node: bootc-operator may be draining it",
+		Do: "see kubectl describe bootcnode " + n.Name + "; if the cordon is a person's: kubectl uncordon " + n.Name}
 }
 
 // begin makes the maps of a pool in which a node is kept.

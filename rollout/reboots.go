@@ -32,6 +32,9 @@ func (p *policy) readReboots() error {
 	default:
 		errs = append(errs, fmt.Errorf("spec.reboots: %q is not one of Report, Roll, Never and Manual", spec.Reboots))
 	}
+	if m := spec.RebootMethod; m != "" && !slices.Contains(api.RebootMethods, m) {
+		errs = append(errs, fmt.Errorf("spec.rebootMethod: %q is not one of Full, Soft, Kexec and Command", m))
+	}
 	if spec.Reboots == api.RebootsNever && spec.RebootWindows != nil {
 		errs = append(errs, errors.New("spec.rebootWindows: has no use with reboots Never"))
 	}
@@ -280,7 +283,7 @@ func (r *reboots) hold(n *progress.Node, ask *progress.RebootAsk) *progress.Hold
 func (r *reboots) result() *progress.Reboots {
 	out := &progress.Reboots{
 		Asks: r.asks, Holds: map[string]*progress.Hold{}, Failed: r.failed, Stage: r.rules.Stage, Places: r.rules.Places,
-		MaxUnavailable: r.judge.pool.MaxUnavailable, Drain: r.spec.Drain,
+		MaxUnavailable: r.judge.pool.MaxUnavailable, Drain: r.spec.Drain, Method: r.spec.RebootMethod,
 		TakesBack: r.rebootTimes != nil && r.rebootTimes.onClose != api.CloseFinishes,
 	}
 	for i := range r.real.Nodes {

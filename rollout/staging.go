@@ -39,6 +39,9 @@ func (p *policy) readStaging() error {
 	if p.stagingTimes, err = readCalendar(spec.Windows); err != nil {
 		err = errors.New(strings.ReplaceAll(err.Error(), "spec.windows", "spec.staging.windows"))
 	}
+	if b := spec.Bandwidth; b != nil && b.Value() < api.LeastBandwidth {
+		err = errors.Join(err, fmt.Errorf("spec.staging.bandwidth: %s is less than 16Ki bytes a second", b))
+	}
 	return errors.Join(err, checkShare("spec.staging.maxConcurrent", spec.MaxConcurrent))
 }
 
@@ -119,11 +122,10 @@ func (j *judge) stopped() bool {
 	return h != nil && slices.Contains(lasting, h.Verdict)
 }
 
-// able reports whether a node that was not sent can stage: its agent is at rest, and its kubelet reports. Of the other
-// nodes some are sent all the same, since the target may heal them.
+// able reports whether a node that was not sent can stage. Of the other nodes some are sent all the same, since the
+// target may heal them.
 func (j *judge) able(n *progress.Node) bool {
-	return n.NotReady == "" && n.Current != "" && n.State != "" && n.Desired != j.pool.Target &&
-		(n.Settled() || n.State == api.RolledBack) && !j.pool.FailedOn(n)
+	return n.AtRest() && n.Desired != j.pool.Target && !j.pool.FailedOn(n)
 }
 
 // survey finds the state of a node's staging, and keeps the node's order where it still applies. A node that could not
@@ -187,8 +189,12 @@ func (j *judge) askToStage(a *ahead, n *progress.Node) {
 // stageOrder returns the order that nodes get.
 func (j *judge) stageOrder() *api.StageOrder {
 	spec := j.stagingSpec()
-	return &api.StageOrder{Config: j.pool.Target, MinFreeMebibytes: spec.MinFreeMebibytes, IOWeight: spec.IOWeight,
+	o := &api.StageOrder{Config: j.pool.Target, MinFreeMebibytes: spec.MinFreeMebibytes, IOWeight: spec.IOWeight,
 		CPUWeight: spec.CPUWeight}
+	if spec.Bandwidth != nil {
+		o.Bandwidth = spec.Bandwidth.Value()
+	}
+	return o
 }
 
 // approval returns why no node begins before the staged target is approved, and nil if it is approved or needs no

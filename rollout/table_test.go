@@ -348,6 +348,9 @@ func (v *verdict) orders(p *progress.Pool) {
 				text += fmt.Sprintf(" with minFreeMebibytes %d, ioWeight %d, cpuWeight %d",
 					o.Stage.MinFreeMebibytes, o.Stage.IOWeight, o.Stage.CPUWeight)
 			}
+			if o.Stage.Bandwidth > 0 {
+				text += fmt.Sprintf(", bandwidth %d", o.Stage.Bandwidth)
+			}
 			stage[text] = append(stage[text], name)
 		}
 	}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pinnedimages tells each node which PinnedImageSets it is to have, and reports on the pools how far their
+// nodes are. The agents read the sets that they are told of by name, when they are told: they watch nothing for that.
+package pinnedimages
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/defined"
+	"github.com/noderefit/noderefit/controller/source"
+)
+
+// Name is the controller's name.
+const Name = "pinnedimages"
+
+// pace is the time between two looks without a change of an object: what agents say comes in between.
+const pace = 10 * time.Second
+
+// The names of the definitions of PinnedImageSets and of pools.
+const (
+	setDefinition  = "pinnedimagesets.machineconfiguration.openshift.io"
+	poolDefinition = "machineconfigpools.machineconfiguration.openshift.io"
+)
+
+// Add adds the controller to a manager. now is the clock by which windows are open.
+func Add(mgr ctrl.Manager, now func() time.Time) error {
+	if err := errors.Join(mcfgv1.Install(mgr.GetScheme()), api.Install(mgr.GetScheme())); err != nil {
+		return fmt.Errorf("adding controller %s: %w", Name, err)
+	}
+	r := &reconciler{client: mgr.GetClient(), now: now, defined: defined.NewWatch(mgr.GetAPIReader(), time.Now)}
+	return source.Controller{Name: Name, Kinds: []client.Object{&mcfgv1.PinnedImageSet{}, &api.RolloutPolicy{}},
+		Look: r.look, Every: pace}.Add(mgr)
+}
+
+// reconciler is used by one worker.
+type reconciler struct {
+	client  client.Client
+	now     func() time.Time
+	defined *defined.Watch
+	said    string
+}
+
+// look does nothing until the cluster has the kind.
+func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) error {
+	if !has(&mcfgv1.PinnedImageSet{}) {
+		return nil
+	}
+	w, err := r.read(ctx, has(&api.RolloutPolicy{}))
+	if err != nil {
+		return err
+	}
+	to := decide(w, r.now())
+	why, err := r.away(ctx, w, to)
+	if err != nil {
+		return err
+	}
+	if r.note(ctx, why); why != "" {
+		return nil
+	}
+	var errs []error
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		if order, known := to.orders[n.Name]; known {
+			errs = append(errs, r.tell(ctx, n, order))
+		}
+	}
+	for i := range w.pools {
+		errs = append(errs, r.say(ctx, &w.pools[i], to.pools[w.pools[i].Name]))
+	}
+	return errors.Join(errs...)
+}
+
+// away returns why sets or pools are missing although nobody decided that nodes let go of their images; empty: none is.
+// Sets and pools go with their definitions. Without any pool nothing is to be done anyway.
+func (r *reconciler) away(ctx context.Context, w world, to decision) (why string, err error) {
+	if len(w.pools) == 0 {
+		return "there are no MachineConfigPools", nil
+	}
+	if name, told := lost(w); name != "" {
+		why, _, err = r.defined.Away(ctx, setDefinition, told)
+	}
+	if err == nil && why == "" && !to.left.IsZero() {
+		why, _, err = r.defined.Away(ctx, poolDefinition, to.left)
+	}
+	return why, err
+}
+
+// note logs once why nothing is done.
+func (r *reconciler) note(ctx context.Context, why string) {
+	if why != r.said && why != "" {
+		logf.FromContext(ctx).Info("nodes keep the images that they have", "because", why)
+	}
+	r.said = why
+}
+
+func (r *reconciler) read(ctx context.Context, policies bool) (w world, err error) {
+	var sets mcfgv1.PinnedImageSetList
+	var nodes corev1.NodeList
+	var pools mcfgv1.MachineConfigPoolList
+	var rules api.RolloutPolicyList
+	lists := map[string]client.ObjectList{"PinnedImageSets": &sets, "Nodes": &nodes, "pools": &pools}
+	if policies {
+		lists["RolloutPolicies"] = &rules
+	}
+	for kind, list := range lists {
+		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return w, fmt.Errorf("listing %s: %w", kind, err)
+		}
+	}
+	w.nodes, w.policies = nodes.Items, rules.Items
+	for i := range sets.Items {
+		if sets.Items[i].DeletionTimestamp == nil {
+			w.sets = append(w.sets, sets.Items[i])
+		}
+	}
+	for i := range pools.Items {
+		if pools.Items[i].DeletionTimestamp == nil {
+			w.pools = append(w.pools, pools.Items[i])
+		}
+	}
+	return w, nil
+}
+
+// tell writes the order of a Node where it has changed.
+func (r *reconciler) tell(ctx context.Context, n *corev1.Node, order *api.PinOrder) error {
+	had := n.Annotations[api.PinOrderKey]
+	var value any
+	switch {
+	case order == nil && had == "", order != nil && had == api.Encode(order):
+		return nil
+	case order != nil:
+		value = api.Encode(order)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": n.UID, "annotations": map[string]any{api.PinOrderKey: value}}})
+	if err != nil {
+		return err
+	}
+	is := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+	if err := r.client.Patch(ctx, is, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("telling Node/%s its pinned images: %w", n.Name, err)
+	}
+	return nil
+}
+
+// say writes the status of a pool where it has changed.
+func (r *reconciler) say(ctx context.Context, pool *mcfgv1.MachineConfigPool, s poolState) error {
+	changed := pool.DeepCopy()
+	if !show(&changed.Status, s, pool.Generation, r.now()) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, changed, patch); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reporting the pinned images of MachineConfigPool/%s: %w", pool.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pins keeps images on a host: it has the host's container runtime pull them ahead and pin them, so that the
+// kubelet does not remove them. It speaks the interface of container runtimes (CRI) at their sockets. What is to be
+// done is decided purely, in decide.
+package pins
+
+import (
+	"slices"
+	"strings"
+)
+
+// stored is an image that a runtime has.
+type stored struct {
+	// Names are its tags and its digests.
+	Names  []string
+	Pinned bool
+}
+
+// todo are what is left to be done for wanted images.
+type todo struct {
+	// Pull names images that the runtime lacks, and Pin those that it has and does not hold fast, in the wanted order.
+	Pull, Pin []string
+	// Unpin names images that we pinned, and that are not wanted any more.
+	Unpin []string
+}
+
+// decide returns what is left to be done, where a runtime has the images, and we pinned ours. An image that somebody
+// else has pinned needs nothing of us.
+func decide(wanted []string, has []stored, ours []string) todo {
+	pinned := map[string]bool{}
+	for _, image := range has {
+		for _, name := range image.Names {
+			pinned[Normal(name)] = pinned[Normal(name)] || image.Pinned
+		}
+	}
+	var out todo
+	want := map[string]bool{}
+	for _, name := range wanted {
+		name = Normal(name)
+		if want[name] {
+			continue
+		}
+		want[name] = true
+		switch is, there := pinned[name]; {
+		case !there:
+			out.Pull = append(out.Pull, name)
+		case !is:
+			out.Pin = append(out.Pin, name)
+		}
+	}
+	for _, name := range ours {
+		if !want[Normal(name)] {
+			out.Unpin = append(out.Unpin, name)
+		}
+	}
+	slices.Sort(out.Unpin)
+	return out
+}
+
+// Normal returns the name of an image as runtimes have it: Docker's registry has a second name, and a namespace that
+// need not be said.
+func Normal(name string) string {
+	const docker = "docker.io/"
+	if rest, is := strings.CutPrefix(name, "index."+docker); is {
+		name = docker + rest
+	}
+	if rest, is := strings.CutPrefix(name, docker); is && !strings.Contains(rest, "/") {
+		return docker + "library/" + rest
+	}
+	return name
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/systemd"
+)
+
+// Order asks for images on a host.
+type Order struct {
+	// Images are the names of images, by digest. Images that we pinned and that are not among them are unpinned.
+	Images []string
+	// Skip has images that are not pulled this time.
+	Skip map[string]string
+	// Pull allows to pull images. Without it those that the host has are pinned.
+	Pull bool
+	// MinFree is how many bytes stay free on the disk; zero: a share of it, see spareShare.
+	MinFree uint64
+	// Runtime is the name of the node's runtime: containerd or cri-o.
+	Runtime string
+}
+
+// State is what a host has of an Order.
+type State struct {
+	// Missing are the images that are not pinned on the host, each with the reason, which is empty for an image whose turn
+	// has not come.
+	Missing map[string]string
+}
+
+// roundLimit is how long after the beginning of Keep a pull may begin. So the state is known while many are pulled.
+const roundLimit = 30 * time.Second
+
+// spareShare is the share of the file system that stays free where nothing else is ordered: the kubelet evicts pods
+// below 15 % of the file system with the images.
+const spareShare = 15
+
+// shownLimit is how long a runtime may take until it shows an image as pinned.
+const shownLimit = 10 * time.Second
+
+// sockets are where runtimes listen, by their names.
+var sockets = map[string][]string{
+	"containerd": {"/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock"},
+	"cri-o":      {"/run/crio/crio.sock"},
+}
+
+// containerdNamespace is the namespace in which containerd has the kubelet's images.
+const containerdNamespace = "k8s.io"
+
+// credentialsFile is where a kubelet has credentials for registries, and OpenShift's pull secret is.
+const credentialsFile = "/var/lib/kubelet/config.json"
+
+// Host is a host whose root is mounted at a directory.
+type Host struct {
+	root  *files.Root
+	mount string
+	// crioTold is told of crio.
+	crioTold bool
+}
+
+// New returns the host whose root is at mount.
+func New(mount string) (*Host, error) {
+	root, err := files.Open(mount)
+	if err != nil {
+		return nil, err
+	}
+	return &Host{root: root, mount: root.Path()}, nil
+}
+
+// Close releases the host.
+func (h *Host) Close() error { return h.root.Close() }
+
+// connect finds the socket of the runtime.
+func (h *Host) connect(runtime string) (*conn, engine, error) {
+	of := sockets[runtime]
+	if of == nil {
+		return nil, nil, fmt.Errorf("pinning images: the node's runtime is %q, and only containerd and cri-o can pin images",
+			runtime)
+	}
+	for _, socket := range of {
+		dir, err := h.root.Resolve(path.Dir(socket))
+		if err != nil {
+			continue
+		}
+		at := path.Join(h.mount, dir, path.Base(socket))
+		var st unix.Stat_t
+		if unix.Stat(at, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+			continue
+		}
+		if runtime == "cri-o" {
+			return dial(at, socket, ""), crio{h.root, h.reloadCRIO, &h.crioTold}, nil
+		}
+		c := dial(at, socket, containerdNamespace)
+		return c, containerd{c}, nil
+	}
+	return nil, nil, fmt.Errorf("pinning images: %s does not listen at %s: is it running?", runtime,
+		strings.Join(of, " or "))
+}
+
+func (h *Host) reloadCRIO(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	m, err := systemd.ConnectAt(ctx, h.mount)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.ReloadUnit(ctx, "crio.service")
+}
+
+// Keep brings the host nearer to an order, and returns what it lacks. It pulls one image after the other, for a while.
+// The error is that of a host that can't be asked; what fails with one image is in the state.
+func (h *Host) Keep(ctx context.Context, o Order) (State, error) {
+	begun := time.Now()
+	c, e, err := h.connect(o.Runtime)
+	if err != nil {
+		return State{}, err
+	}
+	defer c.close()
+	has, err := c.images(ctx)
+	if err != nil {
+		return State{}, err
+	}
+	ours, err := e.ours(ctx)
+	if err != nil {
+		return State{}, err
+	}
+	steps := decide(o.Images, has, ours)
+	if err := e.want(ctx, normal(o.Images)); err != nil {
+		return State{}, err
+	}
+	for _, image := range steps.Unpin {
+		if err := e.unpin(ctx, image); err != nil {
+			return State{}, fmt.Errorf("unpinning %s: %w", image, err)
+		}
+	}
+	s := State{Missing: map[string]string{}}
+	for _, image := range steps.Pin {
+		s.Missing[image] = because("pinning", e.pin(ctx, image))
+	}
+	var full error
+	pulled := map[string]bool{}
+	for _, image := range steps.Pull {
+		s.Missing[image] = because("pulling", full) // the others would fail alike
+		if full != nil || o.Skip[image] != "" || !o.Pull || time.Since(begun) > roundLimit {
+			continue
+		}
+		err := h.pull(ctx, c, image, o.MinFree)
+		if context.Cause(ctx) != nil {
+			return State{}, context.Cause(ctx)
+		}
+		if s.Missing[image] = because("pulling", err); err == nil {
+			pulled[image] = true
+			s.Missing[image] = because("pinning", e.pin(ctx, image))
+		}
+		if errors.As(err, new(*lowDisk)) {
+			full = err
+		}
+	}
+	return s, h.confirm(ctx, c, o.Images, pulled, s)
+}
+
+func normal(images []string) []string {
+	out := make([]string, len(images))
+	for i, image := range images {
+		out[i] = Normal(image)
+	}
+	return out
+}
+
+// because returns why an image is missing, empty where nothing is known.
+func because(doing string, err error) string {
+	if err == nil {
+		return ""
+	}
+	return doing + " it: " + err.Error()
+}
+
+// confirm asks the runtime what it shows, and takes those images from the missing ones that are pinned. A runtime hears
+// of a label a little later. An image that was pulled and is not shown has a reason too.
+func (h *Host) confirm(ctx context.Context, c *conn, wanted []string, pulled map[string]bool, s State) error {
+	if len(s.Missing) == 0 {
+		return nil
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(shownLimit); ; {
+		has, err := c.images(ctx)
+		if err != nil {
+			return err
+		}
+		left := decide(wanted, has, nil)
+		lacks, late := map[string]bool{}, false
+		for _, image := range left.Pull {
+			lacks[image] = true
+			late = late || pulled[image] && s.Missing[image] == ""
+		}
+		for _, image := range left.Pin {
+			lacks[image] = true
+			late = late || s.Missing[image] == ""
+		}
+		if late && time.Now().Before(end) {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-tick.C:
+			}
+			continue
+		}
+		for _, image := range left.Pin {
+			if s.Missing[image] == "" {
+				s.Missing[image] = "the runtime has it, and does not show it as pinned: a newer containerd or CRI-O does"
+			}
+		}
+		for _, image := range left.Pull {
+			if pulled[image] && s.Missing[image] == "" {
+				s.Missing[image] = "the runtime has pulled it, and does not show it under this name"
+			}
+		}
+		for image := range s.Missing {
+			if !lacks[image] {
+				delete(s.Missing, image)
+			}
+		}
+		return nil
+	}
+}
+
+// lowDisk is the error of a pull that would leave less free space on a disk than has to stay.
+type lowDisk struct {
+	place       string
+	free, floor uint64
+}
+
+func (e *lowDisk) Error() string {
+	return fmt.Sprintf("%d MiB have to stay free on the file system of %s, and %d MiB are free", e.floor>>20, e.place,
+		e.free>>20)
+}
+
+// floorPace is the time between two looks at the disk while an image is pulled.
+const floorPace = time.Second
+
+// pull pulls an image as long as the disk keeps its floor.
+func (h *Host) pull(ctx context.Context, c *conn, image string, floor uint64) error {
+	place, err := c.store(ctx)
+	if err != nil {
+		return err
+	}
+	above := func() error { return h.aboveFloor(place, floor) }
+	if err := above(); err != nil {
+		return err
+	}
+	login, err := h.login(image)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		tick := time.NewTicker(floorPace)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if err := above(); err != nil {
+					stop(err)
+				}
+			}
+		}
+	}()
+	err = c.pull(ctx, image, login)
+	stop(nil)
+	<-watched
+	return err
+}
+
+// aboveFloor refuses a file system that has less free space than has to stay.
+func (h *Host) aboveFloor(place string, floor uint64) error {
+	if place == "" {
+		place = "/var"
+	}
+	room, err := h.root.Space(place)
+	if errors.Is(err, fs.ErrNotExist) {
+		place = "/var"
+		room, err = h.root.Space(place)
+	}
+	if err != nil {
+		return err
+	}
+	if floor == 0 {
+		floor = room.Total / 100 * spareShare
+	}
+	if room.Bytes < floor {
+		return &lowDisk{place, room.Bytes, floor}
+	}
+	return nil
+}
+
+// login returns the kubelet's credentials for an image, nil where there are none.
+func (h *Host) login(image string) (*login, error) {
+	data, err := h.root.ReadFile(credentialsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	l, err := loginFor(data, image)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", credentialsFile, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// Pulling is what a pool's policy says about images that its nodes pull ahead.
+type Pulling struct {
+	// Most is how many nodes pull at once.
+	Most int
+	// Open reports whether nodes may begin. Where it is not, Stop has those end that pull.
+	Open, Stop       bool
+	MinFreeMebibytes int32
+}
+
+// PullingOf returns what the policy of a pool with this name, these labels and so many nodes says. Without a policy,
+// and with several, it is what a policy without further fields says. A policy that makes no sense lets no node begin.
+func PullingOf(policies []api.RolloutPolicy, pool string, labels map[string]string, nodes int, now time.Time) Pulling {
+	var mine []*policy
+	for i := range policies {
+		if p := read(&policies[i]); p.takes(pool, labels) {
+			mine = append(mine, p)
+		}
+	}
+	usual := max(1, nodes/10)
+	if len(mine) != 1 {
+		return Pulling{Most: usual, Open: true}
+	}
+	p := mine[0]
+	spec := p.stagingSpec()
+	out := Pulling{Most: share(spec.MaxConcurrent, nodes, false, usual), Open: p.problem == nil,
+		MinFreeMebibytes: spec.MinFreeMebibytes}
+	if p.problem == nil && p.stagingTimes != nil {
+		out.Open = p.stagingTimes.at(now).open
+		out.Stop = !out.Open && p.stagingTimes.onClose != api.CloseFinishes
+	}
+	return out
+}
+
+// waitForPins holds nodes that lack images of their pool, for a limited time. Nodes that stageAhead holds already, and
+// those that may be healed by the target, are left out.
+func (j *judge) waitForPins(nodes []*progress.Node) {
+	wait := j.stagingSpec().WaitForPinnedImages
+	if wait == nil || j.pool.Target == "" || j.bypassed || j.stopped() {
+		return
+	}
+	limit := time.Duration(wait.TimeoutSeconds) * time.Second
+	if limit == 0 {
+		limit = defaultPinsLimit
+	}
+	for _, n := range nodes {
+		if n.Pins == nil || len(n.Pins.Sets) == 0 || n.Pinned.Keeps(n.Pins) || n.Desired == j.pool.Target ||
+			n.Updated(j.pool.Target) || !j.able(n) || j.back[n.Name] || j.rules.Holds[n.Name] != nil {
+			continue
+		}
+		end := n.Pins.Since.Add(limit)
+		if !end.After(j.now) || n.Pins.Since.Sub(j.now) > limit {
+			continue // its time is over, or came from a clock so far ahead that the wait would have no useful end
+		}
+		j.lookAgain(end)
+		if j.rules.Holds == nil {
+			j.rules.Holds = map[string]*progress.Hold{}
+		}
+		j.rules.Holds[n.Name] = j.unpinned(n, end)
+	}
+}
+
+// defaultPinsLimit is how long a node waits for its images where the policy names no time.
+const defaultPinsLimit = time.Hour
+
+// unpinned returns the hold of a node that lacks images, until a time.
+func (j *judge) unpinned(n *progress.Node, end time.Time) *progress.Hold {
+	h := &progress.Hold{
+		Verdict: progress.StagingAhead, Blocking: policyObject(j.name), Until: end,
+		Because: "the node does not have the images of its pool's PinnedImageSets: " + progress.PinsText(n),
+		Do:      "wait" + j.orBypass(),
+	}
+	if n.Pinned.Fails(n.Pins) {
+		h.Verdict, h.Blocking = progress.CannotStage, &progress.Object{Kind: "Node", Name: n.Name}
+		h.Do = fmt.Sprintf("correct the named problem: the agent tries again by itself. The node goes without the images "+
+			"at %s%s", end.UTC().Format(time.RFC3339), j.orBypass())
+	}
+	return h
+}
