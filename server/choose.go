@@ -4,10 +4,13 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -45,16 +48,35 @@ const (
 	pulledPath = "/etc/machine-config-daemon/pulled"
 )
 
-// join returns the kubeconfig for joining to a machine that may read secrets. Other machines get nothing.
-func (s *Server) join(known bool) ([]byte, error) {
-	if s.o.BootstrapKubeconfig == "" || !known {
+// join returns the kubeconfig for joining to a machine that may read secrets. Other machines get nothing. A machine
+// whose token is for one pool joins by that token, so that the API server knows the pool.
+func (s *Server) join(who visitor) ([]byte, error) {
+	if s.o.BootstrapKubeconfig == "" || who.kind == stranger {
 		return nil, nil
 	}
 	text, err := readSecret(s.o.BootstrapKubeconfig)
+	if err == nil && who.token != "" {
+		text, err = withToken(text, who.token)
+	}
 	if err != nil {
 		return nil, behind{fmt.Errorf("reading the kubeconfig for new nodes: %w", err)}
 	}
 	return text, nil
+}
+
+// withToken returns a kubeconfig whose only user, that of its current context, has a token and no other credential.
+func withToken(text []byte, token string) ([]byte, error) {
+	config, err := clientcmd.Load(text)
+	if err != nil {
+		return nil, errors.New("the file is no kubeconfig") // the error could quote a secret
+	}
+	current := config.Contexts[config.CurrentContext]
+	if current == nil {
+		return nil, fmt.Errorf("there is no context %q, which current-context names", config.CurrentContext)
+	}
+	config.Contexts = map[string]*clientcmdapi.Context{config.CurrentContext: current}
+	config.AuthInfos = map[string]*clientcmdapi.AuthInfo{current.AuthInfo: {Token: token}}
+	return clientcmd.Write(*config)
 }
 
 // extra returns what a new machine gets besides its configuration. join is nil where the machine has to get its

@@ -18,6 +18,8 @@ import (
 	authv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedauthv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
+
+	"github.com/noderefit/noderefit/api"
 )
 
 // Reviewer asks the API server which user a token belongs to. A TokenReviewInterface is a Reviewer.
@@ -78,69 +80,93 @@ const (
 	shown
 )
 
-// admit returns the kind of client. The error (a refusal, unavailable or behind) is for a client that shows something
-// wrong, or that can't be checked. A machine whose token has expired has to stop where a person sees it. It must not be
-// made without what it needs to join.
-func (g *Gate) admit(r *http.Request, reviews chan struct{}) (asker, error) {
+// visitor is a client that was admitted.
+type visitor struct {
+	kind asker
+	// token is a bootstrap token that is for one pool alone, and pools has that pool. A token whose groups name several
+	// pools is for none of them.
+	token string
+	pools []string
+}
+
+// may returns a refusal for a client whose token is for another pool.
+func (v visitor) may(pool string) error {
+	switch {
+	case len(v.pools) > 1:
+		return refusal{http.StatusForbidden, "the token's groups name several pools, " + strings.Join(v.pools, ", ") +
+			": a token is for one pool; take the groups " + api.PoolGroup + "… but one out of its Secret"}
+	case len(v.pools) == 1 && v.pools[0] != pool:
+		return refusal{http.StatusForbidden, fmt.Sprintf(
+			"the token is for the pool %s, as its group %s says, and for no other", v.pools[0], api.PoolGroup+v.pools[0])}
+	}
+	return nil
+}
+
+// admit returns the client, with its kind. The error (a refusal, unavailable or behind) is for a client that shows
+// something wrong, or that can't be checked. A machine whose token has expired has to stop where a person sees it. It
+// must not be made without what it needs to join.
+func (g *Gate) admit(r *http.Request, reviews chan struct{}) (visitor, error) {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return shown, nil
+		return visitor{kind: shown}, nil
 	}
 	if g.Open {
-		return anybody, nil
+		return visitor{kind: anybody}, nil
 	}
 	said := r.Header.Get("Authorization")
 	if said == "" {
 		if g.Closed {
-			return stranger, refusal{http.StatusUnauthorized, "this server requires credentials for every request; " + g.how()}
+			return visitor{}, refusal{http.StatusUnauthorized, "this server requires credentials for every request; " + g.how()}
 		}
-		return stranger, nil
+		return visitor{}, nil
 	}
-	if err := g.examine(r.Context(), said, reviews); err != nil {
-		return stranger, err
-	}
-	return shown, nil
+	return g.examine(r.Context(), said, reviews)
 }
 
-func (g *Gate) examine(ctx context.Context, shown string, reviews chan struct{}) error {
-	scheme, token, _ := strings.Cut(shown, " ")
+func (g *Gate) examine(ctx context.Context, said string, reviews chan struct{}) (visitor, error) {
+	scheme, token, _ := strings.Cut(said, " ")
 	token = strings.TrimSpace(token)
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return refusal{http.StatusUnauthorized, "Authorization is not that of a token: Bearer, and one"}
+		return visitor{}, refusal{http.StatusUnauthorized, "Authorization is not that of a token: Bearer, and one"}
 	}
 	wrong := refusal{http.StatusUnauthorized, "the token is not known"}
 	if len(token) > longestToken {
-		return wrong
+		return visitor{}, wrong
 	}
 	if g.TokenFile != "" {
 		tokens, err := readTokens(g.TokenFile)
 		if err != nil {
-			return behind{err}
+			return visitor{}, behind{err}
 		}
 		if among(token, tokens) {
-			return nil
+			return visitor{kind: shown}, nil
 		}
 	}
 	if g.Reviewer == nil {
-		return wrong
+		return visitor{}, wrong
 	}
 	select {
 	case reviews <- struct{}{}:
 		defer func() { <-reviews }()
 	case <-ctx.Done():
-		return unavailable{ctx.Err()}
+		return visitor{}, unavailable{ctx.Err()}
 	}
 	review, err := g.Reviewer.Create(ctx, &authv1.TokenReview{Spec: authv1.TokenReviewSpec{Token: token}},
 		metav1.CreateOptions{})
 	if err != nil {
-		return behind{fmt.Errorf("asking the API server whose a token is: %w", err)}
+		return visitor{}, behind{fmt.Errorf("asking the API server whose a token is: %w", err)}
 	}
 	if !review.Status.Authenticated {
-		return wrong
+		return visitor{}, wrong
 	}
-	if !slices.ContainsFunc(review.Status.User.Groups, func(s string) bool { return slices.Contains(g.Groups, s) }) {
-		return refusal{http.StatusForbidden, "the token's owner is in none of the groups that new nodes are in"}
+	groups := review.Status.User.Groups
+	if !slices.ContainsFunc(groups, func(s string) bool { return slices.Contains(g.Groups, s) }) {
+		return visitor{}, refusal{http.StatusForbidden, "the token's owner is in none of the groups that new nodes are in"}
 	}
-	return nil
+	one := visitor{kind: shown, pools: api.PoolsOfGroups(groups)}
+	if len(one.pools) > 0 {
+		one.token = token
+	}
+	return one, nil
 }
 
 // how returns what a client has to show, or the flags to start the server with where the server knows no clients.

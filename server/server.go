@@ -138,7 +138,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.requests.WithLabelValues(label, strconv.Itoa(code)).Inc()
 	log := s.o.Log.WithValues("pool", pool, "config", name, "client", r.RemoteAddr, "agent", r.UserAgent(), "status", code,
-		"authenticated", who == shown)
+		"authenticated", who.kind == shown)
 	if err != nil {
 		log.Info("answering", "error", err.Error())
 		if code == http.StatusUnauthorized {
@@ -159,11 +159,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// config finds or makes the answer, and holds it for a reader. It also returns the kind of client, and the name of the
+// config finds or makes the answer, and holds it for a reader. It also returns the client, and the name of the
 // configuration as soon as the name is known. Each request asks anew for what the answer depends on.
-func (s *Server) config(r *http.Request, pool string, by *reader) (one *answer, name string, who asker, err error) {
+func (s *Server) config(r *http.Request, pool string, by *reader) (one *answer, name string, who visitor, err error) {
 	ctx := r.Context()
 	if who, err = s.o.Gate.admit(r, s.reviews); err != nil {
+		return nil, "", who, err
+	}
+	if err := who.may(pool); err != nil {
 		return nil, "", who, err
 	}
 	want, err := negotiate(r.Header.Get("Accept"))
@@ -177,8 +180,8 @@ func (s *Server) config(r *http.Request, pool string, by *reader) (one *answer, 
 	if name, err = choose(p); err != nil {
 		return nil, "", who, err
 	}
-	of := recipe{config: name, version: want.version, newest: want.newest, known: who != stranger}
-	join, err := s.join(of.known)
+	of := recipe{config: name, version: want.version, newest: want.newest, known: who.kind != stranger}
+	join, err := s.join(who)
 	if err != nil {
 		return nil, name, who, err
 	}

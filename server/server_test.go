@@ -27,6 +27,7 @@ import (
 	authv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/noderefit/noderefit/api"
@@ -546,6 +547,76 @@ func TestACustomPoolIsServedItsOwnConfigurationAndAnUnknownOneNothing(t *testing
 	}
 	if w := get(t, s, "GET", "/config/gpu", "Accept", ignition35); w.Code != 404 || !strings.Contains(w.Body.String(), "gpu") {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestATokenOfAPoolIsForThatPoolAloneAndIsWhatTheMachineJoinsWith(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	const file = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://api.example.com:6443"}}]
+users: [{name: u, user: {token: of-everybody}}, {name: other, user: {username: root, password: hush}}]
+contexts: [{name: x, context: {cluster: c, user: u}}, {name: z, context: {cluster: c, user: other}}]
+current-context: x
+`
+	const boot = "system:bootstrappers"
+	review := &reviewer{groups: map[string][]string{
+		"infra": {boot, boot + ":kubeadm:default-node-token", api.PoolGroup + "infra"}, "any": {boot},
+		"both": {boot, api.PoolGroup + "infra", api.PoolGroup + "worker"},
+	}}
+	from := example()
+	from.pools["infra"] = pool("infra", "rendered-infra-a")
+	from.configs["rendered-infra-a"] = config("rendered-infra-a", `{"ignition":{"version":"3.5.0"}}`)
+	s := New(Options{Source: from, Gate: Gate{Reviewer: review, Groups: []string{boot}}, BootstrapKubeconfig: kubeconfig,
+		Log: logr.Discard()})
+	ask := func(token, pool string) *httptest.ResponseRecorder {
+		return get(t, s, "GET", "/config/"+pool, "Accept", ignition35, "Authorization", "Bearer "+token)
+	}
+	if err := os.WriteFile(kubeconfig, []byte("token: of-everybody"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if w := ask("infra", "infra"); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "of-everybody") {
+		t.Errorf("with a file that is no kubeconfig: %d %s", w.Code, w.Body)
+	}
+	if err := os.WriteFile(kubeconfig, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		token, pool string
+		code        int
+		says        string // of a refusal, or the token that the machine joins with
+	}{
+		{"infra", "infra", 200, "infra"},
+		{"infra", "worker", 403, "for the pool infra, as its group " + api.PoolGroup + "infra says"},
+		{"infra", "nobody", 403, "for the pool infra"},
+		{"any", "infra", 200, "of-everybody"},
+		{"any", "worker", 200, "of-everybody"},
+		{"both", "infra", 403, "several pools, infra, worker"},
+		{"both", "worker", 403, "several pools"},
+	} {
+		w := ask(test.token, test.pool)
+		if w.Code != test.code || w.Code != 200 && !strings.Contains(w.Body.String(), test.says) {
+			t.Errorf("%s asks for %s: %d %s, want %d with %s", test.token, test.pool, w.Code, w.Body, test.code, test.says)
+		}
+		if w.Code != 200 {
+			continue
+		}
+		files := parse(t, w).Storage.Files
+		at := slices.IndexFunc(files, func(f types.File) bool { return f.Path == kubeconfigPath })
+		if at < 0 {
+			t.Fatalf("%s: there is nothing to join with", test.token)
+		}
+		text, err := dataurl.DecodeString(*files[at].Contents.Source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		joins, err := clientcmd.RESTConfigFromKubeConfig(text.Data)
+		if err != nil || joins.BearerToken != test.says || joins.Host != "https://api.example.com:6443" {
+			t.Errorf("%s joins with %+v, %v", test.token, joins, err)
+		}
+		if test.token == "infra" && (strings.Contains(string(text.Data), "hush") || strings.Contains(string(text.Data), "of-")) {
+			t.Errorf("a machine of one pool gets the credentials of others: %s", text.Data)
+		}
 	}
 }
 

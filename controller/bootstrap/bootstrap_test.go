@@ -3,6 +3,7 @@
 package bootstrap
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -151,6 +152,26 @@ func TestWhatTheControllersRefuseIsAnErrorByDocumentObjectAndField(t *testing.T)
 				t.Errorf("another pool: %v", err)
 			}
 		})
+	}
+}
+
+// A host refuses these whatever it has now, so that no pool gets them.
+func TestWhatEachHostRefusesIsNotRendered(t *testing.T) {
+	other := config("50-m", "master", "/etc/m", "m")
+	for path, want := range map[string]string{
+		"/run/machine-config-daemon/lock": "MachineConfig/50-a (f.yaml, document 1): storage.files: file /run/machine-config-daemon/lock: " +
+			"/run/machine-config-daemon belongs to the agent",
+		"/etc/systemd/system/machine-config-daemon-prove.service": "MachineConfig/50-a (f.yaml, document 1): storage.files: file",
+		"/etc/a": "",
+	} {
+		text := config("50-a", "worker", path, "a") + other
+		_, _, err := files(t, Options{}, "worker", text)
+		if want == "" && err != nil || want != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v; want %q", path, err, want)
+		}
+		if _, _, err := files(t, Options{}, "master", text); err != nil {
+			t.Errorf("another pool: %v", err)
+		}
 	}
 }
 

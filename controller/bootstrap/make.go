@@ -182,7 +182,40 @@ func (m *Made) Render(pool string) (rendered *mcfgv1.MachineConfig, warnings []s
 	if err != nil {
 		return nil, warnings, err
 	}
+	if lines := m.refused(pool, docs, config); len(lines) > 0 {
+		return nil, warnings, fmt.Errorf("rendering for pool %s: %w: %s", pool, ErrRefused, strings.Join(lines, "; "))
+	}
 	return rendered, append(warnings, plan.ImageUnknown.Warnings(nil, config)...), nil
+}
+
+// ErrRefused is the error of a configuration that each host refuses.
+var ErrRefused = errors.New("no node can have it")
+
+// refused returns what each host refuses of a pool's configuration, with the documents that ask for it.
+func (m *Made) refused(pool string, docs *machineconfig.Documents, config *machineconfig.Config) (lines []string) {
+	found := plan.Refused(config, plan.ImageUnknown)
+	if len(found) == 0 {
+		return nil
+	}
+	alone := map[plan.Unreconcilable][]string{}
+	selected, err := machineconfig.Select(pool, docs)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, d := range selected {
+		c, err := machineconfig.Parse(d.Object)
+		if err != nil {
+			continue // the document is valid only together with the others
+		}
+		for _, u := range plan.Refused(c, plan.ImageUnknown) {
+			alone[u] = append(alone[u], d.String())
+		}
+	}
+	for _, u := range found {
+		of := cmp.Or(strings.Join(alone[u], ", "), "MachineConfig/"+config.Name)
+		lines = append(lines, fmt.Sprintf("%s: %s: %s", of, u.Field, u.Reason))
+	}
+	return lines
 }
 
 // Render renders pools of documents. Each has a configuration or an error, by its name. The warnings are about what the

@@ -449,8 +449,9 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 // same reports whether two orders are equal. Most nodes have the same orders, so the result for a pair of drain
 // policies is kept for the next node.
 func (c *chooser) same(a, b api.Orders) bool {
-	one := api.Orders{Stage: a.Stage, Reboot: a.Reboot, ManualReboots: a.ManualReboots}
-	if !one.Equal(api.Orders{Stage: b.Stage, Reboot: b.Reboot, ManualReboots: b.ManualReboots}) {
+	one, other := a, b
+	one.Drain, other.Drain = nil, nil
+	if !one.Equal(other) {
 		return false
 	}
 	pair := [2]*api.DrainPolicy{a.Drain, b.Drain}

@@ -122,8 +122,11 @@ func taintOps(taints []corev1.Taint, want bool) []operation {
 }
 
 func annotationPath(key string) string {
-	return "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+	return "/metadata/annotations/" + escaped(key)
 }
+
+// escaped returns a key as part of a JSON pointer (RFC 6901).
+func escaped(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
 
 // old returns an annotation's value for a test, and nil if the Node does not have the annotation.
 func old(n *corev1.Node, key string) any {

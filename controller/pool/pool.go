@@ -150,6 +150,8 @@ type reconciler struct {
 	known   []api.RolloutPolicy
 	refused refusals
 	defined *defined.Watch
+	// joined is what is known of new nodes.
+	joined map[types.UID]*joined
 	// etcdTrouble is the API server's last answer about etcd, and etcdAsked its time.
 	etcdTrouble string
 	etcdAsked   time.Time
@@ -161,6 +163,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	errs := r.label(ctx, pools, nodes)
 	policies, again, err := r.policies(ctx, pools)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -176,7 +179,6 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	r.tell(w)
-	var errs []error
 	var next reconcile.Result
 	for i := range w.pools {
 		more, failed := r.sync(ctx, w, i, nodes)
@@ -372,6 +374,7 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 				"lift", s.Lift != "", "held", s.Held, "back", s.Back)
 			r.events.Eventf(pool, n, corev1.EventTypeNormal, "SetDesiredConfig", "SetDesiredConfig",
 				"Targeted node %s to config %s", s.Node, s.Desired)
+			r.tellWithheld(pool, n, s)
 			if s.Back != "" {
 				r.events.Eventf(pool, n, corev1.EventTypeWarning, "RollingBack", "RollingBack",
 					"Node %s goes back from %s to %s: gate %s was closed at its deadline", s.Node, s.Before, s.Desired, s.Back)

@@ -112,10 +112,11 @@ func (c *chooser) rebootLine(nodes []*progress.Node) []*progress.Node {
 	return nodes
 }
 
-// orders adds to a policy's orders for a node whether the node is to reboot, and how it is drained then.
+// orders adds to a policy's orders for a node whether the node is to reboot, and how it is drained and reboots then.
 func (c *chooser) orders(n *progress.Node, o api.Orders) api.Orders {
-	if o.Reboot = c.reboots[n]; o.Reboot != nil && o.Drain == nil && c.pool.Rules.Reboots != nil {
-		o.Drain = c.pool.Rules.Reboots.Drain
+	if o.Reboot = c.reboots[n]; o.Reboot != nil && c.pool.Rules.Reboots != nil {
+		o.Drain = cmp.Or(o.Drain, c.pool.Rules.Reboots.Drain)
+		o.RebootMethod = cmp.Or(o.RebootMethod, c.pool.Rules.Reboots.Method)
 	}
 	return o
 }

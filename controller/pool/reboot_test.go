@@ -270,6 +270,41 @@ func TestManualRebootsAreLeftToPeople(t *testing.T) {
 	}
 }
 
+// A release is withheld while some nodes have it: a node that has only committed it goes back to what it runs, its
+// person's order included, and stays there. A node whose reboot has begun goes on.
+func TestAWithheldReleaseIsTakenBackWhereItIsOnlyCommitted(t *testing.T) {
+	y := newYard(t, 4, &api.RolloutPolicySpec{Reboots: api.RebootsManual})
+	y.object.Spec.MaxUnavailable = new(intstr.FromInt32(3))
+	y.run() // the orders come before the configuration
+	y.object.Spec.Configuration.Name = "C"
+	y.run()
+	orders := func(names ...string) {
+		for i := range y.nodes {
+			if n := &y.nodes[i]; slices.Contains(names, n.Name) {
+				n.Reboot = &api.RebootRequest{By: "ann", Why: "now", Since: y.now}
+			}
+		}
+	}
+	orders("n00")
+	y.run()
+	orders("n01", "n02")
+	y.look()
+	y.nodes[1].Cordoned, y.nodes[1].Cordon = true, &api.Cordon{By: api.Daemon} // n01 is being drained
+	y.log = nil
+	y.object.Annotations[api.WithheldKey] = api.Encode(api.Withheld{Stream: "os", Version: "42", Reason: "withdrawn", Since: y.now})
+	y.look()
+	y.happened("send n02, send n03")
+	for i, desired := range []string{"C", "C", "B", "B"} {
+		if n := &y.nodes[i]; n.Desired != desired || (n.RebootOrdered() != nil) != (i == 1) {
+			t.Errorf("%s is to have %s, reboot %+v", n.Name, n.Desired, n.RebootOrdered())
+		}
+	}
+	p := y.pool()
+	if hold := p.Held(&p.Nodes[3]); hold == nil || hold.Verdict != progress.Withheld || !strings.Contains(hold.Because, "42") {
+		t.Errorf("%+v", hold)
+	}
+}
+
 func TestARebootThatDoesNotEndStopsTheOthers(t *testing.T) {
 	y := newYard(t, 2, &api.RolloutPolicySpec{Reboots: api.RebootsRoll})
 	y.object.Spec.MaxUnavailable = new(intstr.FromInt32(2))

@@ -116,25 +116,11 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	if r := progress.Verdict(held.Reason); !needsSomebody[r] {
 		stopped.Status = corev1.ConditionFalse // the other holds end by themselves
 	}
-	if c, known := ignored(p, s); known {
-		out = append(out, c)
-	}
 	reconciling, stalled := health(p, s, quarantined, wrong, stopped)
 	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong,
 		condition(api.PoolDrifted, driftText(p)), rebootsCondition(p), held, condition(api.PoolBypassed, bypassText(p)),
 		condition(api.PoolApproved, approvedText(p)), condition(api.PoolWritesRefused, p.Refused),
 		reconciling, stalled)
-}
-
-// ignored returns the condition about fields without effect. The second result is false if the pool never had such
-// fields.
-func ignored(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) (mcfgv1.MachineConfigPoolCondition, bool) {
-	c := condition(api.Ignored, strings.Join(p.Ignored, "; "))
-	c.Reason = api.AllSupported
-	if len(p.Ignored) > 0 {
-		c.Reason = api.NotSupported
-	}
-	return c, len(p.Ignored) > 0 || find(s, api.Ignored).Type != ""
 }
 
 // needsSomebody has the reasons of holds that do not end without a person.

@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"fmt"
 	"strings"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -59,6 +60,19 @@ func (r *reconciler) tell(w *world) {
 
 // noteLimit is the longest note of an event that the API takes, in bytes.
 const noteLimit = 1024
+
+// tellWithheld makes an event of a node that is taken back from a release before anybody has booted it there.
+func (r *reconciler) tellWithheld(pool *mcfgv1.MachineConfigPool, n *corev1.Node, s nodeStep) {
+	if s.Held != string(progress.Withheld) {
+		return
+	}
+	text := fmt.Sprintf("Node %s is taken back from %s, which it has not booted, to %s, which it runs", s.Node, s.Before,
+		s.Desired)
+	if w, err := api.Decode[*api.Withheld](pool.Annotations, api.WithheldKey); err == nil && w != nil {
+		text += fmt.Sprintf(": no further node goes to release %s: %s", w.Version, w.Reason)
+	}
+	r.events.Eventf(pool, n, corev1.EventTypeNormal, s.Held, "TakeBack", "%s", note(text))
+}
 
 func note(text string) string {
 	if len(text) <= noteLimit {

@@ -352,7 +352,7 @@ func (r *reconciler) unreconcilable(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering,
 ) (*failure, error) {
 	if pool.Spec.Configuration.Name == "" && pool.Status.Configuration.Name == "" {
-		if found := plan.Misplaced(to.config, to.image); len(found) > 0 {
+		if found := plan.Refused(to.config, to.image); len(found) > 0 {
 			return blame(pool, &machineconfig.Config{}, to, nil, found), nil
 		}
 		return nil, nil

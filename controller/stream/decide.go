@@ -316,13 +316,15 @@ func (s *followed) input(w *world, p *mcfgv1.MachineConfigPool, e *api.OSStreamP
 	return in
 }
 
-// node finds out which release a node runs: by the image of its configuration, or else by how it describes its OS.
+// node finds out which release a node runs: by the image of its configuration, or else by how it describes its OS. A
+// node that is on its way counts as there, and a node that has only committed its configuration does not.
 func (s *followed) node(w *world, n *corev1.Node) releases.Node {
 	out := releases.Node{Name: n.Name, Arch: cmp.Or(n.Status.NodeInfo.Architecture, n.Labels[corev1.LabelArchStable])}
 	current, desired := n.Annotations[api.CurrentConfig], n.Annotations[api.DesiredConfig]
 	out.Image = w.images[current]
 	out.Version = cmp.Or(s.offer.VersionOf(out.Image), s.offer.VersionIn(n.Status.NodeInfo.OSImage))
-	if current != desired && api.State(n.Annotations[api.StateKey]) == api.Working {
+	going := current != desired && api.State(n.Annotations[api.StateKey]) == api.Working
+	if is, _, known := w.report.Node(n.Name); going && (!known || !is.OnlyCommitted()) {
 		out.Image = w.images[desired]
 	}
 	return out

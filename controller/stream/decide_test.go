@@ -225,6 +225,35 @@ func TestNodesThatHaveNotGoneAreHeldAndLetGo(t *testing.T) {
 	}
 }
 
+// A node that has only committed a release runs the release before: it does not keep the pool at a withdrawn one.
+func TestAWithdrawnReleaseThatNodesHaveOnlyCommittedIsGoneBackFrom(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		change  func(*corev1.Node)
+		version string
+	}{
+		"committed":         {func(*corev1.Node) {}, "1"},
+		"drained to reboot": {func(n *corev1.Node) { n.Annotations[api.CordonKey] = api.Encode(api.Cordon{By: api.Daemon}) }, "2"},
+		"on its way":        {func(n *corev1.Node) { delete(n.Annotations, api.RebootWantedKey) }, "2"},
+	} {
+		s := newScene("1")
+		s.turn()
+		n := s.node("n1", 1, 2, api.Working)
+		s.node("n2", 1, 1, api.Done)
+		s.offer = newScene("1", "2").offer
+		s.turn()
+		s.aims(2, false)
+		n.Annotations[api.RebootWantedKey] = api.Encode(api.RebootWanted{Reasons: []api.RebootReason{
+			{Kind: api.RebootConfiguration, Message: "committed", Since: began}}})
+		c.change(n)
+		s.offer = newScene("1").offer
+		_, e := s.turn()
+		if held := e.Withheld != ""; e.Version != c.version || held != (c.version == "2") {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+}
+
 func TestWhatBecomesOfAPoolsMachineConfig(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
