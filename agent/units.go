@@ -227,7 +227,7 @@ StartLimitAction=none
 
 // rebootUnits are systemd's own services at the end of a reboot. A drop-in for all services applies to them too. A host
 // on which they are skipped hangs instead of booting.
-var rebootUnits = []string{"systemd-reboot.service", "systemd-soft-reboot.service"}
+var rebootUnits = []string{"systemd-reboot.service", "systemd-soft-reboot.service", "systemd-kexec.service"}
 
 // takenBackOfServices resets every harmful setting that systemd 252 knows, in the order of its manual pages. These are
 // identity, view of the file system, allowed system calls, limits, and commands that run before and after. Newer

@@ -65,6 +65,9 @@ func noteOf(r *Request) note {
 	if r.NoReboot || r.Reboot != nil {
 		text = fmt.Appendf(text, " %t %s", r.NoReboot, api.Encode(r.Reboot))
 	}
+	if r.Beside {
+		text = append(text, " beside"...)
+	}
 	if r.Order != nil && r.Order.MinFreeMebibytes > 0 {
 		text = fmt.Appendf(text, " %d", r.Order.MinFreeMebibytes)
 	}
@@ -101,7 +104,7 @@ func (h *Client) do(ctx context.Context, v agent.Verb, r *Request) (out *outcome
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	c := &call{hands: h, verb: v, request: r, note: noteOf(r), units: h.unitsOf(v)}
+	c := &call{hands: h, verb: v, request: r, note: noteOf(r), units: h.units("running " + v.Name + " on the host")}
 	defer c.units.Close()
 	out, err = c.run(ctx)
 	if !errors.Is(err, errCollected) {
@@ -129,12 +132,12 @@ type call struct {
 	units   *systemd.Units
 }
 
-// unitsOf returns the services of the host.
-func (h *Client) unitsOf(v agent.Verb) *systemd.Units {
+// units returns the services of the host. doing is what they are for.
+func (h *Client) units(doing string) *systemd.Units {
 	return &systemd.Units{Connect: func(ctx context.Context) (*systemd.Manager, error) {
 		m, err := systemd.ConnectAt(ctx, h.mount)
 		if err != nil {
-			return nil, fmt.Errorf("running %s on the host: %w", v.Name, err)
+			return nil, fmt.Errorf("%s: %w", doing, err)
 		}
 		return m, nil
 	}}

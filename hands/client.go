@@ -26,6 +26,7 @@ import (
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/reboots"
+	"github.com/noderefit/noderefit/rpmostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -150,6 +151,21 @@ func (h *Client) place() error {
 	}
 	h.placed = fileMark(h.root, agent.BinaryPath)
 	return nil
+}
+
+// Register registers the agent as the update driver of a host with rpm-ostree. Nothing runs on a host without
+// rpm-ostree, and where the agent is registered already.
+func (h *Client) Register(ctx context.Context) error {
+	for _, name := range []string{"/run/ostree-booted", "/usr/bin/rpm-ostree"} {
+		if _, err := h.root.Inspect(name); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("looking for rpm-ostree: %w", err)
+		}
+	}
+	units := h.units("registering with rpm-ostree")
+	defer units.Close()
+	return rpmostree.Register(ctx, h.root.ReadFile, units)
 }
 
 // Status reads the state of the host. While no file that the status depends on has changed, Status reads only the marks

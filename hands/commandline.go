@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"strings"
 
 	"github.com/noderefit/noderefit/agent"
+	"github.com/noderefit/noderefit/api"
 )
 
 // commandLine is the command line of a verb, and the documents below dir that the command line names.
@@ -24,15 +26,15 @@ type argument func(l *commandLine, c *call) error
 var commandLines = map[string][]argument{
 	agent.StatusVerb.Name:  nil,
 	agent.WantedVerb.Name:  nil,
-	agent.RebootVerb.Name:  {rebootOrder, hookDocument, verdict, cluster},
-	agent.PlanVerb.Name:    {document("--desired"), hookDocument, policy, softReboot},
+	agent.RebootVerb.Name:  {rebootOrder, rebootMethod, hookDocument, verdict, cluster},
+	agent.PlanVerb.Name:    {document("--desired"), hookDocument, policy, softReboot, skipOS},
 	agent.VerifyVerb.Name:  {paths},
 	agent.RepairVerb.Name:  {subjects, policy},
 	agent.DeliverVerb.Name: {document("--config"), policy},
-	agent.StageVerb.Name:   {document("--config"), hookDocument, policy, stageOrder, lift, strict, drop},
+	agent.StageVerb.Name:   {document("--config"), hookDocument, policy, stageOrder, lift, strict, skipOS, drop},
 	agent.AskVerb.Name:     {target, hookDocument},
 	agent.ApplyVerb.Name: {document("--config"), hookDocument, policy, lift, approval, verdict, strict, softReboot,
-		noReboot, orderOf},
+		rebootMethod, noReboot, orderOf, skipOS, keepStaged},
 }
 
 func (l *commandLine) add(argv ...string) { l.argv = append(l.argv, argv...) }
@@ -90,6 +92,9 @@ func stageOrder(l *commandLine, c *call) error {
 	if o := c.order(); o != nil {
 		l.add("--as-staged", fmt.Sprintf("--min-free=%d", o.MinFreeMebibytes),
 			fmt.Sprintf("--cpu-weight=%d", o.CPUWeight), fmt.Sprintf("--io-weight=%d", o.IOWeight))
+		if o.Bandwidth > 0 {
+			l.add(fmt.Sprintf("--bandwidth=%d", o.Bandwidth))
+		}
 	}
 	return nil
 }
@@ -120,6 +125,20 @@ func verdict(l *commandLine, c *call) error {
 func strict(l *commandLine, c *call) error {
 	if c.request != nil && c.request.Strict {
 		l.add("--strict")
+	}
+	return nil
+}
+
+func skipOS(l *commandLine, c *call) error {
+	if c.request != nil && c.request.Beside {
+		l.add("--skip-os")
+	}
+	return nil
+}
+
+func keepStaged(l *commandLine, c *call) error {
+	if c.request != nil && c.request.Beside {
+		l.add("--keep-staged")
 	}
 	return nil
 }
@@ -157,9 +176,27 @@ func noReboot(l *commandLine, c *call) error {
 
 // softReboot allows a soft reboot, but not where a reboot of the machine is ordered: a soft one brings no kernel.
 func softReboot(l *commandLine, c *call) error {
-	full := c.request != nil && c.request.Reboot != nil && !c.request.Reboot.Soft
-	if c.hands.options.SoftReboot && !full {
+	soft, full := c.hands.options.SoftReboot, false
+	if r := c.request; r != nil {
+		full = r.Reboot != nil && !r.Reboot.Soft
+		if r.Method != "" {
+			soft = r.Method == api.RebootSoft
+		}
+	}
+	if soft && !full {
 		l.add("--soft-reboot=auto")
+	}
+	return nil
+}
+
+// rebootMethod names the method of a RolloutPolicy that is neither the usual one nor a soft reboot.
+func rebootMethod(l *commandLine, c *call) error {
+	r := c.request
+	if r == nil || r.Reboot != nil && r.Reboot.Soft {
+		return nil
+	}
+	if r.Method == api.RebootKexec || r.Method == api.RebootCommand {
+		l.add("--reboot-method=" + strings.ToLower(string(r.Method)))
 	}
 	return nil
 }

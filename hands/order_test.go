@@ -5,6 +5,7 @@ package hands
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/noderefit/noderefit/agent"
@@ -20,7 +21,8 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = root.Close() })
-	order := &api.StageOrder{Config: "rendered-worker-b", Digest: "sha256:x", MinFreeMebibytes: 512, IOWeight: 10, CPUWeight: 20}
+	order := &api.StageOrder{Config: "rendered-worker-b", Digest: "sha256:x", MinFreeMebibytes: 512, IOWeight: 10, CPUWeight: 20,
+		Bandwidth: 20 << 20}
 	for _, c := range []struct {
 		verb    agent.Verb
 		order   *api.StageOrder
@@ -32,7 +34,7 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, flag := range []string{"--as-staged", "--min-free=512", "--cpu-weight=20", "--io-weight=10"} {
+		for _, flag := range []string{"--as-staged", "--min-free=512", "--cpu-weight=20", "--io-weight=10", "--bandwidth=20971520"} {
 			if slices.Contains(argv, flag) != c.ordered {
 				t.Errorf("%s, ordered %t: %v", c.verb.Name, c.ordered, argv)
 			}
@@ -42,6 +44,45 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 		}
 		if unit := call.command(dir, argv); (unit.Weights == systemd.Weights{CPU: 20, IO: 10}) != c.ordered {
 			t.Errorf("%s, ordered %t: %+v", c.verb.Name, c.ordered, unit)
+		}
+	}
+}
+
+// A policy's method overrules what the agent was told. An order to boot the machine, or to restart the userspace alone,
+// goes before both.
+func TestTheHandsNameTheRebootMethodOfThePolicy(t *testing.T) {
+	t.Parallel()
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	full, soft := &api.RebootOrder{ID: "one"}, &api.RebootOrder{ID: "one", Soft: true}
+	for i, c := range []struct {
+		method api.RebootMethod
+		order  *api.RebootOrder
+		verb   agent.Verb
+		flags  string
+	}{
+		{"", nil, agent.ApplyVerb, "--soft-reboot=auto"}, {api.RebootFull, nil, agent.ApplyVerb, ""},
+		{api.RebootSoft, nil, agent.ApplyVerb, "--soft-reboot=auto"}, {api.RebootSoft, full, agent.ApplyVerb, ""},
+		{api.RebootKexec, nil, agent.ApplyVerb, "--reboot-method=kexec"},
+		{api.RebootCommand, full, agent.ApplyVerb, "--reboot-method=command"},
+		{api.RebootKexec, nil, agent.PlanVerb, ""}, {api.RebootSoft, nil, agent.PlanVerb, "--soft-reboot=auto"},
+		{api.RebootKexec, full, agent.RebootVerb, "--reboot-method=kexec"},
+		{api.RebootKexec, soft, agent.RebootVerb, "--soft"}, {api.RebootSoft, full, agent.RebootVerb, ""},
+	} {
+		hands := &Client{root: root, options: Options{SoftReboot: true}}
+		call := &call{hands: hands, verb: c.verb, request: &Request{Name: "b", Reboot: c.order, Method: c.method}}
+		argv, err := call.handOver(fmt.Sprintf("/run/%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		flags := slices.DeleteFunc(argv, func(a string) bool {
+			return !strings.HasPrefix(a, "--soft") && !strings.HasPrefix(a, "--reboot-method")
+		})
+		if got := strings.Join(flags, " "); got != c.flags {
+			t.Errorf("%q, %+v, %s: %q, want %q", c.method, c.order, c.verb.Name, got, c.flags)
 		}
 	}
 }

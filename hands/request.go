@@ -23,10 +23,15 @@ type Request struct {
 	// now means another OS. Of the order, only the minimum of free disk space makes another request: a running staging
 	// with a minimum would fail because of it.
 	Order *api.StageOrder
+	// Beside leaves the OS to another manager: its part of the configuration is left out, and an update that would remove
+	// what that manager has staged is a *Refused.
+	Beside bool
 	// NoReboot leaves the reboot of the update to people. Reboot is an ordered reboot; an update that reboots carries it
 	// out.
 	NoReboot bool
 	Reboot   *api.RebootOrder
+	// Method is how the host reboots, by a RolloutPolicy; "": as the Client was told.
+	Method api.RebootMethod
 	// Document has the cluster's hooks. A changed Document makes no other request.
 	hooks.Document
 

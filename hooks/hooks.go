@@ -92,7 +92,7 @@ func Find(root *files.Root, when When) (found []Hook, warnings []string, err err
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading the time limit of a hook: %w", err)
 		}
-		if h.Limit, err = parseLimit(string(text)); err != nil {
+		if h.Limit, err = ParseLimit(string(text)); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", limit.path, err)
 		}
 	}
@@ -150,8 +150,8 @@ func choose(entries map[string]entry) (found []Hook, warnings []string) {
 	return found, warnings
 }
 
-// parseLimit reads a time limit: a number of seconds, or a duration such as 90s or 5m.
-func parseLimit(text string) (time.Duration, error) {
+// ParseLimit reads a time limit: a number of seconds, or a duration such as 90s or 5m.
+func ParseLimit(text string) (time.Duration, error) {
 	text = strings.TrimSpace(text)
 	limit, err := time.ParseDuration(text)
 	if seconds, number := strconv.Atoi(text); number == nil {

@@ -149,7 +149,7 @@ func TestTimeLimits(t *testing.T) {
 		"90": 90 * time.Second, "5m\n": 5 * time.Minute, "1h": time.Hour, "1s": time.Second,
 		"": 0, "0": 0, "-1": 0, "61m": 0, "soon": 0, "500ms": 0,
 	} {
-		if got, err := parseLimit(text); got != want || (err == nil) != (want > 0) {
+		if got, err := ParseLimit(text); got != want || (err == nil) != (want > 0) {
 			t.Errorf("%q: %s, %v", text, got, err)
 		}
 	}

@@ -32,6 +32,8 @@ type Error struct {
 	Why string `json:"why"`
 	// Output are the last lines that the hook printed; see tail.
 	Output []string `json:"output,omitempty"`
+	// NotRun means that the hook could not be run. Only the process that ran it is told.
+	NotRun bool `json:"-"`
 }
 
 // lastWords is the length in bytes of the end of the output that an error repeats. People put the reason there.
@@ -81,7 +83,7 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 	case ctx.Err() != nil:
 		return fmt.Errorf("running hook %s: %w", h.Name, context.Cause(ctx))
 	case err != nil:
-		no.Why = "the hook could not be run: " + err.Error()
+		no.Why, no.NotRun = "the hook could not be run: "+err.Error(), true
 	case ended.Result == "success":
 		return nil
 	case ended.Result == "timeout":

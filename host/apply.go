@@ -3,6 +3,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/agent"
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/kargs"
@@ -17,6 +19,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/signature"
@@ -29,6 +32,8 @@ type RebootOptions struct {
 	NoReboot bool
 	// SoftReboot restarts only the userspace where that is enough and the host is able to do so.
 	SoftReboot bool
+	// Method is another way than a soft reboot, where the host can go that way; "" for a full reboot.
+	Method transaction.Method
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
 }
@@ -39,7 +44,8 @@ type ApplyOptions struct {
 
 	Policy *plan.Policy
 	// SkipOS applies the rest of a configuration whose OS changes the host can't make.
-	SkipOS bool
+	SkipOS     bool
+	KeepStaged bool // refuse an update that would remove what others have staged
 	// Strict refuses a host that drifted, instead of overwriting the drift.
 	Strict bool
 	// Lift takes the configuration out of quarantine first.
@@ -70,8 +76,10 @@ type Result struct {
 	Plan   *plan.Plan `json:"plan,omitempty"`
 	Status *Status    `json:"status"`
 	Reboot Reboot     `json:"reboot"`
-	// SoftReboot means that the started reboot restarts only the userspace.
-	SoftReboot bool `json:"softReboot,omitempty"`
+	// SoftReboot means that the started reboot restarts only the userspace. Way is that reboot's, nil for a full one that
+	// was asked for.
+	SoftReboot bool           `json:"softReboot,omitempty"`
+	Way        *api.RebootWay `json:"rebootWay,omitempty"`
 	// Delivered is the result of deliver.
 	Delivered *Delivery `json:"delivered,omitempty"`
 	// Staged is the commit of the OS that stage brought to the disk.
@@ -384,10 +392,9 @@ func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
 }
 
 func (h *Host) reboot(ctx context.Context, a *attempt) error {
-	res := a.result
-	res.Reboot = RebootNeeded
+	a.result.Reboot = RebootNeeded
 	if a.options.NoReboot || h.services == nil {
-		return h.engine().LeaveReboot(a.record)
+		return h.engine().LeaveReboot(ctx, a.record)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -395,41 +402,64 @@ func (h *Host) reboot(ctx context.Context, a *attempt) error {
 	if err := h.takeReboot(ctx, a); err != nil {
 		return err
 	}
-	soft, err := h.prepareSoftReboot(ctx, a)
+	notSoft, err := h.prepareSoftReboot(ctx, a)
 	if err != nil {
 		return err
 	}
-	what := ""
-	if soft {
-		what = "of the userspace only"
+	deployment := a.record.Returning
+	if p := a.record.Pending; p != nil {
+		deployment = p.Deployment
 	}
-	h.say("reboot", what)
-	// A reboot may stop this process first, before the answer arrives.
-	if err := h.services.rebootPolitely(context.WithoutCancel(ctx), soft); err != nil {
-		if !errors.As(err, new(*systemd.InhibitedError)) {
-			return err
-		}
-		if soft { // the soft reboot was not tried
-			err = errors.Join(err, h.engine().BootBy(a.record, transaction.SoftPlanned))
-		}
-		return &Refused{Err: err}
+	err = h.goDown(ctx, a, deployment, notSoft)
+	if errors.As(err, new(*systemd.InhibitedError)) && a.options.SoftReboot && notSoft == "" { // it was not tried
+		err = errors.Join(err, h.engine().BootBy(a.record, transaction.SoftPlanned))
 	}
-	res.Reboot, res.SoftReboot = RebootStarted, soft
+	return err
+}
+
+// goDown starts the reboot into a deployment, "" where none is known, by the method that was asked for.
+func (h *Host) goDown(ctx context.Context, a *attempt, deployment, notSoft string) error {
+	t := reboots.Trip{Root: h.root, System: h.services, Units: h.units, Asked: a.options.Method, NotSoft: notSoft,
+		Loaded: a.record.Way.Loaded(h.bootID()),
+		Target: reboots.Target{Deployment: deployment, GRUB: h.grub}, Exec: ostree.Exec,
+		Record:    func(w *transaction.Way) error { return h.engine().StartBy(a.record, w) },
+		AfterLoad: h.engine().KernelLoaded,
+		Say:       func(what string) { h.say("reboot", what) }}
+	if a.options.SoftReboot {
+		t.Asked = transaction.MethodSoft
+	}
+	if h.plain != nil {
+		t.Target.Deployments = h.deployments
+	}
+	w, err := t.Start(ctx)
+	if errors.As(err, new(*systemd.InhibitedError)) {
+		return errors.Join(&Refused{Err: err}, h.engine().StartBy(a.record, nil))
+	}
+	if err != nil {
+		return err
+	}
+	a.result.Reboot, a.result.Way = RebootStarted, reboots.ShownWay(w)
+	a.result.SoftReboot = w != nil && w.Started == transaction.MethodSoft
+	if a.result.Way.FellBack() {
+		a.result.Warnings = append(a.result.Warnings, fmt.Sprintf("the reboot is a full one, and not %s: %s", w.Asked, w.Why))
+	}
 	return nil
 }
 
 // prepareSoftReboot makes a soft reboot lead to the committed deployment, where a soft reboot was planned and is still
-// allowed. The soft reboot is tried once: the next request gets a full reboot. So does a request whose soft reboot
-// can't be prepared.
-func (h *Host) prepareSoftReboot(ctx context.Context, a *attempt) (bool, error) {
+// allowed. Otherwise it returns why not. The soft reboot is tried once: the next request gets a full reboot. So does a
+// request whose soft reboot can't be prepared.
+func (h *Host) prepareSoftReboot(ctx context.Context, a *attempt) (why string, err error) {
 	r, p := a.record, a.record.Pending
 	if p == nil || p.Road != transaction.RoadSwitch || p.SoftReboot == "" {
-		return false, nil
+		if a.result.Plan != nil {
+			why = a.result.Plan.FullReboot
+		}
+		return cmp.Or(why, "the update was committed for a full reboot"), nil
 	}
 	e := h.engine()
-	full := func(why string) (bool, error) {
-		a.result.Warnings = append(a.result.Warnings, "the update takes a full reboot: "+why)
-		return false, errors.Join(h.deployments.ResetSoftReboot(ctx), e.BootBy(r, ""))
+	full := func(why string) (string, error) {
+		return why, errors.Join(h.deployments.ResetSoftReboot(ctx), e.BootBy(r, ""))
 	}
 	switch {
 	case !a.options.SoftReboot:
@@ -440,5 +470,5 @@ func (h *Host) prepareSoftReboot(ctx context.Context, a *attempt) (bool, error) 
 	if err := h.deployments.PrepareSoftReboot(ctx, p.Deployment); err != nil {
 		return full(message.OneLine(err.Error()))
 	}
-	return true, e.BootBy(r, transaction.SoftStarted)
+	return "", e.BootBy(r, transaction.SoftStarted)
 }

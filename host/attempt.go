@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
@@ -313,11 +314,14 @@ func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 }
 
 func (h *Host) refuseManagers(ctx context.Context, a *attempt) error {
+	if lost := a.result.Plan.Lost; a.options.KeepStaged && len(lost) > 0 {
+		return &Refused{Err: fmt.Errorf("others have staged %s: let them boot it", strings.Join(lost, ", "))}
+	}
 	return h.otherManagers(ctx, a.cfg, a.update.reboot)
 }
 
 func (h *Host) refuseInhibited(ctx context.Context, _ *attempt) error {
-	if err := h.services.inhibited(ctx); err != nil {
+	if err := h.services.Inhibited(ctx); err != nil {
 		return &Refused{Err: err}
 	}
 	return nil

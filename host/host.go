@@ -35,6 +35,7 @@ import (
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/rpmostree"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
@@ -111,9 +112,8 @@ type Host struct {
 	left     []transaction.Left // see leftAsIs
 	contents *contents.Store
 
-	pulling      sync.Mutex
-	pullingSince time.Time
-	release      func() // of the host's lock
+	pulling *contents.Progress
+	release func() // of the host's lock
 }
 
 // Open returns the host at dir. Open and later operations report each step of their work to say.
@@ -124,6 +124,8 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	}
 	h := &Host{root: root, contents: &contents.Store{Root: root}, live: path.Clean(dir) == "/", now: time.Now, say: say,
 		units: &systemd.Units{Connect: systemd.Connect}}
+	h.pulling = &contents.Progress{Root: root, File: transaction.RunDir + "/pulling.json",
+		Now: func() time.Time { return h.now() }, Say: func(text string) { h.say("pull", message.OneLine(text)) }}
 	if err := h.open(backend); err != nil {
 		h.Close()
 		return nil, err
@@ -170,7 +172,7 @@ func (h *Host) open(backend OS) error {
 		h.plain.Wakers = agent.Wakers()
 		h.deployments = &rpmostree.Deployments{Plain: h.plain}
 		h.tools = &ostree.Tools{Units: h.units, Root: "/"}
-		progress := h.pullSays
+		progress := h.pulling.Says
 		switch h.os {
 		case OSRpmOstree:
 			driver := rpmostree.New(ostree.Exec, h.tools, h.plain)
@@ -313,6 +315,9 @@ func (h *Host) engine() *transaction.Engine {
 	}
 	if h.services != nil {
 		e.Services, e.Prove, e.Unheld, e.Reread = h.services, h.verdictLive, h.unheld, h.services.rereadEtc
+		e.Unload = func(ctx context.Context) {
+			reboots.Unload(ctx, h.root, ostree.Exec, func(what string) { h.say("reboot", what) })
+		}
 	}
 	if h.loader != nil {
 		e.BootLoader = h.loader

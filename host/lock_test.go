@@ -3,13 +3,17 @@
 package host
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -43,5 +47,26 @@ func TestACommandWaitsForWhatWritesTheEndOfAnUpdateDown(t *testing.T) {
 		if err := h.Lock(t.Context(), "apply"); isRefused(err) != refused {
 			t.Errorf("held by %q: %v", holder, err)
 		}
+	}
+}
+
+// Programs that say whether a reboot is wanted run as units of fixed names. So a second process that asks waits for the
+// first one, and stops nothing of its.
+func TestOneAsksAtATimeWhatWantsAReboot(t *testing.T) {
+	dir := t.TempDir()
+	first, second := openTree(t, dir), openTree(t, dir)
+	release, err := first.lockFile(t.Context(), reboots.LockName, "wants-reboot", "asks for reboots", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := second.RebootWanted(ended); !isRefused(err) || !strings.Contains(err.Error(), "wants-reboot, pid") {
+		t.Errorf("while another one asks: %v", err)
+	}
+	var free atomic.Bool
+	time.AfterFunc(200*time.Millisecond, func() { free.Store(true); release() })
+	if _, err := second.RebootWanted(t.Context()); err != nil || !free.Load() {
+		t.Errorf("%v, the other one has ended: %t", err, free.Load())
 	}
 }

@@ -275,3 +275,29 @@ func TestADeploymentWithoutArgumentsHasAnEmptyListOfThem(t *testing.T) {
 		}
 	}
 }
+
+// Programs are asked between the record and the list of deployments. An update may commit in that time.
+func TestAnUpdateThatCommitsMeanwhileIsNobodyElsesDeployment(t *testing.T) {
+	for commits, blamed := range map[bool]bool{false: true, true: false} {
+		list := listStaged
+		h := played(t, "2025.6", &list)
+		h.bootID = func() string { return "b" }
+		before, err := h.store().Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.plain = ostree.NewPlain(func(ctx context.Context, argv ...string) ([]byte, error) {
+			if commits {
+				after := *before
+				after.Returning = "testos/" + one + ".1"
+				write(t, h, &after)
+			}
+			return runner("2025.6", &list)(ctx, argv...)
+		}, h.root.Path())
+		h.deployments = &rpmostree.Deployments{Plain: h.plain}
+		wanted, err := h.wantsReboot(t.Context(), before, nil)
+		if err != nil || (wanted != nil) != blamed {
+			t.Errorf("an update commits: %t: %+v, %v", commits, wanted, err)
+		}
+	}
+}

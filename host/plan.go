@@ -29,7 +29,7 @@ func subjectOfChange(c plan.Change) string {
 func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 	old, cfg, booted, r, o := a.old, a.cfg, a.booted, a.record, a.options
 	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.SoftReboot,
-		Committed: old}
+		Committed: old, Directory: h.services == nil}
 	if h.composefs != "" {
 		opts.WithoutOS = func(kind plan.Kind) string { return h.composefs.Refusal(kind.Field()) }
 	}
@@ -187,6 +187,7 @@ type PlanOptions struct {
 	Policy *plan.Policy
 	// SoftReboot plans a restart of only the userspace where that is enough and the host is able to do so.
 	SoftReboot bool
+	SkipOS     bool // leave out OS changes
 
 	unasked bool // of an attempt
 }
@@ -198,7 +199,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 		return nil, err
 	}
 	a := &attempt{record: r, cfg: h.whole(cfg), unasked: o.unasked, options: ApplyOptions{Policy: o.Policy,
-		RebootOptions: RebootOptions{SoftReboot: o.SoftReboot}}}
+		SkipOS: o.SkipOS, RebootOptions: RebootOptions{SoftReboot: o.SoftReboot}}}
 	a.old, a.noCopy = h.committed(r, a.cfg)
 	if a.noCopy != nil && !errors.Is(a.noCopy, errNoCopy) {
 		return nil, a.noCopy

@@ -9,30 +9,33 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/machineconfig"
-	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// RebootWanted asks everything that may want a reboot of the host, and keeps the answers for the status.
+// RebootWanted asks everything that may want a reboot of the host, and keeps the answers for the status. One process
+// asks at a time, because the programs run as units of fixed names.
 func (h *Host) RebootWanted(ctx context.Context) (*reboots.Answer, error) {
+	release, err := h.lockFile(ctx, reboots.LockName, agent.WantedVerb.Name, "asks for reboots", agent.WantedVerb.Limit)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	r, err := h.store().Load()
 	if err != nil {
 		return nil, err
 	}
 	out := &reboots.Answer{Reasons: []api.RebootReason{}}
-	var said reboots.Answers
+	said, _ := reboots.Recall(h.root, h.bootID(), r.Rebooted)
 	if h.services != nil {
 		if h.plain == nil {
-			said.Needs, said.NeedsReboot, err = reboots.AskNeeds(ctx, h.root, h.units)
-			if err != nil {
-				out.Warnings = append(out.Warnings, message.OneLine(err.Error()))
-			}
+			out.Warn(said.AskNeeds(ctx, h.root, h.units))
 		}
 		if said.Hook, said.Said, err = h.askWanted(ctx, r); err != nil {
 			return nil, err
@@ -83,9 +86,16 @@ func (h *Host) wantsReboot(ctx context.Context, r *transaction.Record,
 		if err != nil {
 			return nil, err
 		}
-		seen.Next = reboots.Describe(h.root, reboots.Next(all, func(d ostree.Deployment) bool {
-			return r.Pending != nil && d.ID == r.Pending.Deployment || d.ID == r.Returning
-		}))
+		next := reboots.Next(all, r.LeadsTo)
+		if next != nil {
+			// An update may have committed the deployment since the record was read.
+			now, err := h.store().Load()
+			if err != nil {
+				return nil, err
+			}
+			next = reboots.Next(all, now.LeadsTo)
+		}
+		seen.Next = reboots.Describe(h.root, next)
 	}
 	return reboots.Reasons(seen, r.Withheld, before, h.now()), nil
 }
@@ -94,8 +104,9 @@ func (h *Host) wantsReboot(ctx context.Context, r *transaction.Record,
 type RebootOrder struct {
 	// ID names the order: one that was carried out is not carried out again. A person's has none.
 	ID, Why string
-	// Soft restarts only the userspace. Cluster and Hooks are as in ApplyOptions.
+	// Soft restarts only the userspace. Method is as in RebootOptions, and Cluster and Hooks as in ApplyOptions.
 	Soft, Cluster bool
+	Method        transaction.Method
 	Hooks         hooks.Document
 	Timeout       time.Duration
 }
@@ -123,8 +134,8 @@ func (h *Host) carryOutOrder(ctx context.Context, r *transaction.Record, o Reboo
 	}
 	was, p := r.Rebooted, r.Pending
 	a := &attempt{record: r, result: res, order: reboots.Ordered(h.root, h.bootID(), o.ID, o.Why),
-		options: ApplyOptions{RebootOptions: RebootOptions{SoftReboot: o.Soft, Timeout: o.Timeout}, Cluster: o.Cluster,
-			Hooks: o.Hooks}}
+		options: ApplyOptions{RebootOptions: RebootOptions{SoftReboot: o.Soft, Method: o.Method, Timeout: o.Timeout},
+			Cluster: o.Cluster, Hooks: o.Hooks}}
 	switch {
 	case out.Rebooting:
 		res.Reboot = RebootStarted
@@ -152,7 +163,7 @@ func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 	b.Soft = a.options.SoftReboot
 	if err := h.mayReboot(ctx, r, &b); err != nil {
 		if errors.As(err, new(*UnreachableError)) {
-			err = errors.Join(err, h.engine().RefuseReboot(r, b.Rebooted, err))
+			err = errors.Join(err, h.engine().RefuseReboot(ctx, r, b.Rebooted, err))
 		}
 		return err
 	}
@@ -188,14 +199,11 @@ func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 		return err
 	}
 	h.say("reboot", b.Why)
-	if err := h.services.rebootPolitely(context.WithoutCancel(ctx), b.Soft); err != nil {
-		if !errors.As(err, new(*systemd.InhibitedError)) {
-			return err // the reboot may have begun, and its boot is to be proved
-		}
-		return errors.Join(&Refused{Err: err}, h.engine().WithdrawReboot(r, err.Error()))
+	err = h.goDown(ctx, a, b.Next, "")
+	if errors.As(err, new(*systemd.InhibitedError)) { // otherwise the reboot may have begun, and its boot is to be proved
+		err = errors.Join(err, h.engine().WithdrawReboot(ctx, r, err.Error()))
 	}
-	a.result.Reboot, a.result.SoftReboot = RebootStarted, b.Soft
-	return nil
+	return err
 }
 
 // mayReboot finds out where a reboot leads, and refuses an order that can't be carried out.
@@ -228,7 +236,7 @@ func (h *Host) takeReboot(ctx context.Context, a *attempt) error {
 // for its verdict gets it.
 func (h *Host) afterReboot(ctx context.Context, r *transaction.Record, do transaction.Todo, res *Result) error {
 	if do == transaction.AwaitBoot {
-		return h.engine().WithdrawReboot(r, "withdrawn in favour of another operation, before the reboot came")
+		return h.engine().WithdrawReboot(ctx, r, "withdrawn in favour of another operation, before the reboot came")
 	}
 	err := h.prove(ctx, r)
 	if bad, is := errors.AsType[*transaction.BadBoot](err); is {

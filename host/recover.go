@@ -76,7 +76,7 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o RollbackOp
 		return fmt.Errorf("recovering the unfinished update: %w", err)
 	}
 	if p := r.Pending; p != nil && p.Road == transaction.RoadReboot && out.Do != transaction.Foreign && !out.Rebooting {
-		if err := h.engine().WithdrawReboot(r, "a rollback was asked for before the verdict"); err != nil {
+		if err := h.engine().WithdrawReboot(ctx, r, "a rollback was asked for before the verdict"); err != nil {
 			return err
 		}
 		out.Do = transaction.Nothing

@@ -133,17 +133,38 @@ func (s *services) Reboot(ctx context.Context) error {
 	return nil
 }
 
-// rebootPolitely asks logind, which honours programs that block a shutdown; soft restarts the userspace alone.
-func (s *services) rebootPolitely(ctx context.Context, soft bool) error {
+// GoDown asks logind, which honours programs that block a shutdown.
+func (s *services) GoDown(ctx context.Context, by transaction.Method) error {
 	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
-		if soft {
+		switch by {
+		case transaction.MethodSoft:
 			return m.SoftReboot(ctx)
+		case transaction.MethodKexec:
+			return m.Kexec(ctx)
 		}
 		return m.Reboot(ctx)
 	})
 }
 
-func (s *services) inhibited(ctx context.Context) error {
+// Delay has a shutdown wait until this process has said what was done.
+func (s *services) Delay(ctx context.Context) error {
+	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		m.DelayShutdown(ctx)
+		return nil
+	})
+}
+
+// Stopping reports whether a shutdown has begun.
+func (s *services) Stopping(ctx context.Context) (is bool) {
+	_ = s.with(context.WithoutCancel(ctx), BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		is = systemd.Stopping(ctx) || m.Preparing(ctx)
+		return nil
+	})
+	return is
+}
+
+// Inhibited returns a systemd.InhibitedError where a program blocks a shutdown.
+func (s *services) Inhibited(ctx context.Context) error {
 	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		by, err := m.BlockInhibitors(ctx)
 		if err != nil && !errors.Is(err, systemd.ErrNoLogind) {

@@ -30,18 +30,14 @@ func (e *lowDisk) Unwrap() error { return unix.ENOSPC }
 // floorPace is the interval between checks of the disk while an OS is pulled.
 const floorPace = time.Second
 
-// floorPlaces returns the directories of the staged OS, and of the temporary files of the tools that bring it.
-func (h *Host) floorPlaces() []string {
+// aboveFloor refuses a host that has less space free than floor, for the staged OS or for the temporary files of the
+// tools that bring it.
+func (h *Host) aboveFloor(floor uint64) error {
 	places := []string{transaction.StateDir}
 	if h.plain != nil {
 		places = append(places, "/ostree/deploy")
 	}
-	return places
-}
-
-// aboveFloor refuses a host that has less space free than floor.
-func (h *Host) aboveFloor(floor uint64) error {
-	for _, place := range h.floorPlaces() {
+	for _, place := range places {
 		room, err := h.root.Space(place)
 		if err != nil {
 			return err

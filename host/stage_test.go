@@ -35,6 +35,21 @@ func openTree(t *testing.T, dir string) *Host {
 	return h
 }
 
+// write writes the boot record, as another process would.
+func write(t *testing.T, h *Host, r *transaction.Record) {
+	t.Helper()
+	inner, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := fmt.Sprintf(`{"sha256":"%x","record":%s}`, sha256.Sum256(inner), inner)
+	err = errors.Join(h.root.MkdirAll(transaction.StateDir, 0o700),
+		h.root.WriteRecord(transaction.RecordPath, []byte(record), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func isRefused(err error) bool { return errors.As(err, new(*Refused)) }
 
 func TestOneStagesAtATime(t *testing.T) {
@@ -118,7 +133,7 @@ func TestStatusSaysHowFarAPullIs(t *testing.T) {
 	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h.pullSays("nobody pulls")
+	h.pulling.Says("nobody pulls")
 	if got := h.Status(t.Context()).Pulling; got != nil {
 		t.Errorf("where nobody pulls: %+v", got)
 	}
@@ -134,11 +149,11 @@ func TestStatusSaysHowFarAPullIs(t *testing.T) {
 	if err := h.root.WriteRecord(at, comm, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	done := h.pull("quay.io/os/node")
+	done := h.pulling.Begin("quay.io/os/node")
 	if got := h.Status(t.Context()).Pulling; got == nil || got.Says != "quay.io/os/node" || got.Since == "" {
 		t.Errorf("in the beginning: %+v", got)
 	}
-	h.pullSays("trying again: no route to host")
+	h.pulling.Says("trying again: no route to host")
 	if got := h.Status(t.Context()).Pulling; got == nil || got.Says != "trying again: no route to host" {
 		t.Errorf("later: %+v", got)
 	}
@@ -150,7 +165,7 @@ func TestStatusSaysHowFarAPullIs(t *testing.T) {
 		t.Errorf("of somebody else: %+v", got)
 	}
 	done()
-	if h.exists(pullingFile) {
+	if h.exists(h.pulling.File) {
 		t.Error("it is still told at the end")
 	}
 }
@@ -166,16 +181,7 @@ func TestUnstageSparesAnUpdateThatIsUnderWay(t *testing.T) {
 	}
 	r.Pending = &transaction.Pending{Phase: transaction.PhaseBoot, Road: transaction.RoadTree}
 	r.Pending.Config, r.Pending.Digest = configB, strings.Repeat("b", 64)
-	inner, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	record := fmt.Sprintf(`{"sha256":"%x","record":%s}`, sha256.Sum256(inner), inner)
-	err = errors.Join(h.root.MkdirAll(transaction.StateDir, 0o700),
-		h.root.WriteRecord(transaction.RecordPath, []byte(record), 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
+	write(t, h, r)
 	if res, err := h.Unstage(t.Context()); !isRefused(err) || !strings.Contains(err.Error(), configB) || res.Status == nil {
 		t.Errorf("with an update under way: %v, result %+v", err, res)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/provision"
 	"github.com/noderefit/noderefit/reboots"
@@ -36,7 +37,8 @@ type Status struct {
 	Since      string `json:"since"` // RFC 3339; "" on a host that was never touched
 	OS         OS     `json:"os"`
 	// Road is the road of the next update with a reboot, or the reason why no road is possible.
-	Road string `json:"road"`
+	Road  string `json:"road"`
+	apart string // Previous, where it has the name of what is committed
 	// BootLimit is how often a new deployment may boot unproved before the boot loader itself rolls back, or why the boot
 	// loader never does. Only the command status sets BootLimit, on hosts with ostree.
 	BootLimit string `json:"bootLimit,omitempty"`
@@ -53,13 +55,15 @@ type Status struct {
 	// StagedOS is the digest of the staged image, or the checksum of the staged commit; "" while the OS is being composed.
 	StagedOS string `json:"stagedOs,omitempty"`
 	// Pulling is the part of the staged OS that is being brought to the disk at the moment.
-	Pulling *Pulling `json:"pulling,omitempty"`
+	Pulling *contents.Pulling `json:"pulling,omitempty"`
 	// Checks are the check scripts' answers in the verdict on the committed configuration; nil: they were not asked.
 	Checks *api.Checks `json:"checks,omitempty"`
 	// NeedsReboot means that the pending configuration is committed, and that its reboot is left to people.
 	NeedsReboot bool `json:"needsReboot,omitempty"`
 	// Rebooted is what became of the latest ordered reboot, nil where none was ordered.
 	Rebooted *api.Rebooted `json:"rebooted,omitempty"`
+	// RebootWay is how the latest reboot was made, nil where a full one was asked for.
+	RebootWay *api.RebootWay `json:"rebootWay,omitempty"`
 	// RebootWanted is why the host wants a reboot, nil where nothing does. RebootsWithheld want none any more, because the
 	// host has tried them.
 	RebootWanted    *api.RebootWanted      `json:"rebootWanted,omitempty"`
@@ -159,7 +163,7 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 		s.Checks = h.checked(r.Committed.Config)
 	}
 	if r.Previous != nil {
-		s.Config.Previous = r.Previous.Config
+		s.Config.Previous, s.apart = r.Previous.Config, r.Previous.Apart(r.Committed)
 	}
 	if r.Pending != nil {
 		s.Config.Pending, s.Phase = r.Pending.Config, string(r.Pending.Phase)
@@ -170,9 +174,10 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 		s.State, s.Reason = transaction.Degraded, err.Error()
 	}
 	s.Staged, s.StagedOS = h.stagedDigest()
-	s.Transaction, s.Pulling = progress, h.pulls()
+	s.Transaction, s.Pulling = progress, h.pulling.Read()
 	h.listDeployments(ctx, s, r)
 	s.RebootsWithheld, s.Rebooted, s.NeedsReboot = r.Withheld, reboots.Shown(r.Rebooted), r.Pending.NeedsReboot()
+	s.RebootWay = reboots.ShownWay(r.Way)
 	if s.RebootWanted, err = h.wantsReboot(ctx, r, nil); err != nil {
 		h.say("status", err.Error()) // the answer has the reason where it is about the deployments
 	}

@@ -133,7 +133,7 @@ var steps = []step{
 		when:    "the update boots",
 		applies: func(h *Host, a *attempt) bool { return a.boots() || a.update.reboot && h.live },
 		does:    "boot the committed configuration, unless the node has taken pods meanwhile",
-		points:  []string{"left to people", "reboot recorded"}},
+		points:  []string{"left to people", "reboot recorded", "kernel loaded"}},
 	{name: "clear the force file", do: (*Host).clearForce,
 		does: "remove the file that asked for the update despite drift"},
 	{name: "release the OS", do: (*Host).releaseOS,

@@ -335,7 +335,7 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 	if err := h.keepStaged(keep); err != nil {
 		return osimage.Composed{}, err
 	}
-	done := h.pull(strings.TrimSpace(want.Image + " " + strings.Join(want.Packages, " ")))
+	done := h.pulling.Begin(strings.TrimSpace(want.Image + " " + strings.Join(want.Packages, " ")))
 	c, err := h.composeOf(ctx, want)
 	done()
 	if err != nil {

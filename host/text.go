@@ -3,6 +3,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -63,7 +64,7 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Reason != "" {
 		l.printf("Reason:    %s", s.Reason)
 	}
-	l.printf("Committed: %s", orNone(s.Config.Committed))
+	l.printf("Committed: %s", s.committed())
 	ordered := s.Transaction != nil && s.Transaction.Road == transaction.RoadReboot
 	switch {
 	case s.NeedsReboot:
@@ -74,8 +75,11 @@ func (s *Status) WriteText(w io.Writer) error {
 	if o := s.Rebooted; o != nil {
 		l.printf("Rebooted:  %s", o)
 	}
+	if s.RebootWay != nil {
+		l.printf("Reboot:    %s", s.RebootWay)
+	}
 	if s.Config.Previous != "" {
-		l.printf("Previous:  %s", s.Config.Previous)
+		l.printf("Previous:  %s%s", s.Config.Previous, s.apart)
 	}
 	if s.Pulling != nil {
 		l.printf("Pulling:   since %s: %s", s.Pulling.Since, s.Pulling.Says)
@@ -137,11 +141,11 @@ func since(t string) string {
 	return " since " + t
 }
 
-func orNone(name string) string {
-	if name == "" {
-		return "none"
+func (s *Status) committed() string {
+	if s.Config.Committed == "" && s.State == transaction.Done {
+		return "none, as the host was never configured"
 	}
-	return name
+	return cmp.Or(s.Config.Committed, "none")
 }
 
 // WriteText writes the drift for people.
