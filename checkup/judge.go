@@ -301,7 +301,7 @@ var poolTroubles = []struct {
 	{mcfgv1.MachineConfigPoolNodeDegraded, Warning},
 	{api.PoolRenderWarning, Warning},
 	{api.PoolDrifted, Warning},
-	{api.Ignored, Note},
+	{mcfgv1.MachineConfigPoolPinnedImageSetsDegraded, Warning},
 }
 
 func judgePools(f *facts) (string, []Finding) {

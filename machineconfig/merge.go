@@ -43,8 +43,13 @@ var plainRoles = map[string]bool{"master": true, roleWorker: true, "arbiter": tr
 // Render selects a pool's documents and merges them over base. base may be nil.
 func Render(pool string, docs *Documents, base *Document) (*mcfgv1.MachineConfig, []string, error) {
 	var warnings []string
-	if unheard := unheardOf(pool, docs); unheard != "" {
-		warnings = []string{fmt.Sprintf("pool %s: %s", pool, unheard)}
+	unheard, meant := unheardOf(pool, docs)
+	switch {
+	case meant != "":
+		return nil, nil, fmt.Errorf("selecting for pool %s: %s; did you mean %s? If not, give the %s %s as well",
+			pool, unheard, meant, kindPool, pool)
+	case unheard != "":
+		warnings = []string{fmt.Sprintf("pool %s: %s; it gets what the role %s gets", pool, unheard, roleWorker)}
 	}
 	selected, err := Select(pool, docs)
 	if err != nil {
@@ -124,9 +129,10 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 	return selected, nil
 }
 
-// unheardOf returns what to say of a pool that no document names, where documents name others. Such a pool may be a
-// custom pool that has nothing of its own yet, also where its name is nearly that of another.
-func unheardOf(pool string, docs *Documents) string {
+// unheardOf returns what to say of a pool that no document names. The result is "" where documents name no pool and no
+// role. meant is the pool or role of which the name is a misspelling. It is "" for a custom pool that has nothing of
+// its own yet.
+func unheardOf(pool string, docs *Documents) (text, meant string) {
 	var roles, pools []string
 	for _, d := range docs.Configs {
 		if role := d.Object.Labels[roleLabel]; role != "" {
@@ -136,19 +142,19 @@ func unheardOf(pool string, docs *Documents) string {
 	for _, p := range docs.Pools {
 		pools = append(pools, p.Object.Name)
 	}
-	if plainRoles[pool] || len(roles) == 0 || slices.Contains(roles, pool) || slices.Contains(pools, pool) {
-		return ""
+	if plainRoles[pool] || len(docs.Configs) == 0 || slices.Contains(roles, pool) || slices.Contains(pools, pool) {
+		return "", ""
 	}
 	known := func(names []string) string {
 		slices.Sort(names)
 		return cmp.Or(strings.Join(slices.Compact(names), ", "), "none")
 	}
-	text := fmt.Sprintf("there is neither a %s of that name nor a %s with that role; pools are: %s; roles are: %s; "+
-		"it gets what the role worker gets", kindPool, kindConfig, known(pools), known(roles))
-	if near := nearest(pool, slices.Concat(pools, roles)); near != "" {
-		text += "; did you mean " + near + "?"
+	meant = misspelt(pool, slices.Concat(pools, roles, slices.Sorted(maps.Keys(plainRoles))))
+	if len(roles) > 0 || meant != "" {
+		text = fmt.Sprintf("there is neither a %s of that name nor a %s with that role; pools are: %s; roles are: %s",
+			kindPool, kindConfig, known(pools), known(roles))
 	}
-	return text
+	return text, meant
 }
 
 func describe(s labels.Selector) string {

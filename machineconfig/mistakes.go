@@ -166,6 +166,41 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
+// misspelt returns the pool of which a name is a misspelling. The result is "" for the name of another pool: pools are
+// named alike, such as worker, worker2, worker-a and worker-b, or cpu and gpu. So one word of at least five letters is
+// misspelt, and the other words are the same.
+func misspelt(pool string, pools []string) string {
+	words := func(name string) []string {
+		letters := strings.Map(func(r rune) rune {
+			if '0' <= r && r <= '9' {
+				return -1
+			}
+			return r
+		}, name)
+		return strings.FieldsFunc(letters, func(r rune) bool { return r == '-' || r == '.' })
+	}
+	as := words(pool)
+	for _, known := range pools {
+		like, wrong := words(known), 0
+		if len(as) != len(like) {
+			continue
+		}
+		for i := range as {
+			switch {
+			case as[i] == like[i]:
+			case len(like[i]) >= 5 && nearest(as[i], like[i:i+1]) != "":
+				wrong++
+			default:
+				wrong += 2
+			}
+		}
+		if wrong == 1 {
+			return known
+		}
+	}
+	return ""
+}
+
 // mistaken returns the kind that was probably meant where a document has a kind that is nearly right. Kinds of the same
 // group, such as MachineConfigNode, are not nearly right.
 func (k Kinds) mistaken(kind string) string {

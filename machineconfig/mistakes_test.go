@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestADecimalModeIsToldFromAnOctalOne(t *testing.T) {
@@ -90,17 +93,35 @@ func TestAPoolThatNobodyNamesIsMisspeltOrDoubted(t *testing.T) {
 		d.Object.Labels = map[string]string{roleLabel: role}
 		return d
 	}
-	docs := &Documents{Configs: []*Document{document("worker"), document("infra")}}
-	const unheard = "there is neither a MachineConfigPool of that name nor a MachineConfig with that role; pools are: none; roles are: infra, worker; it gets what the role worker gets"
+	docs := &Documents{Configs: []*Document{document("worker"), document("infra"), document("worker-a"), document("cpu")}}
+	const unheard = "there is neither a MachineConfigPool of that name nor a MachineConfig with that role; pools are: none; roles are: cpu, infra, worker, worker-a"
 	for pool, want := range map[string]string{
-		"infra": "", "worker": "", "wroker": "pool wroker: " + unheard + "; did you mean worker?",
-		"infar": "pool infar: " + unheard + "; did you mean infra?", "worker2": "pool worker2: " + unheard + "; did you mean worker?",
-		"gpu": "pool gpu: " + unheard,
+		"infra": "", "worker": "", "master": "no document matches",
+		"wroker": "did you mean worker?", "workr": "did you mean worker?", "workers": "did you mean worker?",
+		"infar": "did you mean infra?", "wroker-a": "did you mean worker-a?", "mastre": "did you mean master?",
+		"worker2": "doubt", "worker-2": "doubt", "worker-b": "doubt", "worker-a2": "doubt", "gpu": "doubt", "work": "did you mean worker?",
+		"storage": "doubt",
 	} {
 		mc, warnings, err := Render(pool, docs, nil)
 		said := strings.Join(warnings, "\n")
-		if err != nil || said != want || !strings.HasPrefix(mc.Name, "rendered-"+pool+"-") {
-			t.Errorf("%s: %q, %v; want %q", pool, warnings, err, want)
+		switch {
+		case want == "" || want == "doubt":
+			if want == "doubt" {
+				want = "pool " + pool + ": " + unheard + "; it gets what the role worker gets"
+			}
+			if err != nil || said != want || !strings.HasPrefix(mc.Name, "rendered-"+pool+"-") {
+				t.Errorf("%s: %q, %v; want %q", pool, warnings, err, want)
+			}
+		case err == nil || !strings.Contains(err.Error(), want):
+			t.Errorf("%s: %v; want %q", pool, err, want)
+		case pool != "master" && !strings.Contains(err.Error(), unheard):
+			t.Errorf("%s: %v; want what there is", pool, err)
 		}
+	}
+	meant := &Documents{Configs: docs.Configs, Pools: []*PoolDocument{{Object: &mcfgv1.MachineConfigPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "wroker"}, Spec: mcfgv1.MachineConfigPoolSpec{MachineConfigSelector: RoleSelector("wroker")},
+	}}}}
+	if _, warnings, err := Render("wroker", meant, nil); err != nil || len(warnings) > 0 {
+		t.Errorf("a pool that an object says is meant: %q, %v", warnings, err)
 	}
 }

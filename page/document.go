@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -255,10 +256,13 @@ func (s *sheet) stamp(at time.Time) stamp {
 	return out
 }
 
+// said returns a sentence with times in the reader's time zone.
+func (s *sheet) said(text string) string { return message.LocalTimes(text, s.zone) }
+
 func (s *sheet) answer(a progress.Answer) answerPart {
 	out := answerPart{
 		Verdict: string(a.Verdict), Mood: moodOf(a.Verdict), Since: s.stamp(a.Since), Until: s.stamp(a.Until),
-		Because: a.Because, Do: a.Do, Output: a.Output,
+		Because: s.said(a.Because), Do: s.said(a.Do), Output: a.Output,
 		More: seeMore(a.Verdict),
 	}
 	// Nothing waits for a quarantined configuration: it is what failed. And no node waits for itself.
@@ -339,7 +343,7 @@ func (s *sheet) facts(p progress.Pool) []fact {
 func (s *sheet) rules(p progress.Pool) []fact {
 	var out []fact
 	if h := p.Rules.Hold; h != nil && h.Verdict != s.pools[p.Name].Verdict {
-		out = append(out, fact{"No node begins", string(h.Verdict) + ": " + h.Because})
+		out = append(out, fact{"No node begins", string(h.Verdict) + ": " + s.said(h.Because)})
 	}
 	var gates []string
 	for _, gate := range slices.Sorted(maps.Keys(p.Rules.Closed)) {

@@ -174,8 +174,8 @@ func (s *sheet) groups(names []string, pool string) []nodeGroup {
 		g := &out[len(out)-1]
 		g.Nodes = append(g.Nodes, s.node(name))
 		// What a node says of its place in the order is no answer of the others.
-		if a.OfPool() && !g.Above && len(a.Because) < len(g.Because) {
-			g.Because = a.Because
+		if said := s.said(a.Because); a.OfPool() && !g.Above && len(said) < len(g.Because) {
+			g.Because = said
 		}
 	}
 	return out

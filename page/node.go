@@ -133,7 +133,7 @@ func (s *sheet) pods(d *api.Drain) []podPart {
 		if w.Message != "" {
 			why += ": " + w.Message
 		}
-		out = append(out, podPart{w.Namespace + "/" + w.Name, why, w.Placement, s.stamp(w.Since)})
+		out = append(out, podPart{w.Namespace + "/" + w.Name, s.said(why), w.Placement, s.stamp(w.Since)})
 	}
 	return out
 }
@@ -143,7 +143,7 @@ func (s *sheet) conditions(said *mcfgv1.MachineConfigNode) []conditionPart {
 	var out []conditionPart
 	for _, c := range said.Status.Conditions {
 		out = append(out, conditionPart{
-			Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message, Mood: conditionMood(c),
+			Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: s.said(c.Message), Mood: conditionMood(c),
 			Since: s.stamp(c.LastTransitionTime.Time),
 		})
 	}

@@ -3,7 +3,6 @@
 package page
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 // The parameters of a page's address.
@@ -74,15 +74,12 @@ func findZone(name string, byDefault *time.Location) (*time.Location, error) {
 	if name == byDefault.String() {
 		return byDefault, nil
 	}
-	var found *time.Location
-	err := errors.New("it is too long")
 	if len(name) <= longestZone {
-		found, err = time.LoadLocation(name)
+		if found, err := rollout.Zone(name); err == nil {
+			return found, nil
+		}
 	}
-	if err != nil || name == "Local" {
-		return nil, fmt.Errorf("reading %s: %.40q is no time zone, such as UTC or Europe/Berlin", paramZone, name)
-	}
-	return found, nil
+	return nil, fmt.Errorf("reading %s: %.40q is no time zone, such as UTC or Europe/Berlin", paramZone, name)
 }
 
 // states are the values of the parameter for a state.

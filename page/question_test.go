@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/noderefit/noderefit/progress"
 )
 
 func TestNodesAreFoundByWordsAndState(t *testing.T) {
@@ -117,6 +119,21 @@ func TestTimesAreInTheZoneThatIsAskedFor(t *testing.T) {
 	contains(t, "another", get(t, own, "/page/?tz=UTC").text(), "As of 2026-11-22 12:00 UTC")
 }
 
+func TestSentencesHaveTheTimesOfWhoReads(t *testing.T) {
+	t.Parallel()
+	s := &sheet{state: &state{now: noon}, question: question{zone: time.FixedZone("HERE", 3600)}}
+	a := s.answer(progress.Answer{
+		Verdict: progress.OutsideWindow, Do: "wait until 2026-11-22T12:00:00Z",
+		Because: "held since 2026-11-22T12:00:00Z; the next one opens at 2026-11-22T21:00:00Z",
+	})
+	if want := "held since 2026-11-22T13:00:00+01:00; the next one opens at 2026-11-22T21:00:00Z"; a.Because != want {
+		t.Errorf("%q; want %q", a.Because, want)
+	}
+	if want := "wait until 2026-11-22T13:00:00+01:00"; a.Do != want {
+		t.Errorf("%q; want %q", a.Do, want)
+	}
+}
+
 func TestAnAddressThatMakesNoSenseIsRefused(t *testing.T) {
 	t.Parallel()
 	h := busyCluster().handler()
@@ -126,6 +143,7 @@ func TestAnAddressThatMakesNoSenseIsRefused(t *testing.T) {
 		"state=Broken":                     `reading state: "Broken" is none of NeedsPerson, Updated, Updating, Degraded, RolledBack, Waiting`,
 		"tz=Mars/Olympus":                  `reading tz: "Mars/Olympus" is no time zone`,
 		"tz=Local":                         `reading tz: "Local" is no time zone`,
+		"tz=localtime":                     `reading tz: "localtime" is no time zone`,
 		"tz=../../etc/passwd":              "is no time zone",
 		"tz=" + strings.Repeat("A/", 2000): "is no time zone",
 	} {

@@ -15,6 +15,9 @@ import (
 var own = []string{"/var/lib/machine-config-daemon", "/run/machine-config-daemon", "/etc/machine-config-daemon/orig",
 	"/etc/machine-config-daemon/currentconfig"}
 
+// forceFile makes the OpenShift daemon skip its checks, so a configuration must not have it.
+const forceFile = "/run/machine-config-daemon-force"
+
 // usurping returns the paths of a configuration that are the agent's own, which no host can have. Links of the
 // configuration itself are followed; those of a host, only a host can see.
 func usurping(desired *machineconfig.Config) []Unreconcilable {
@@ -23,6 +26,8 @@ func usurping(desired *machineconfig.Config) []Unreconcilable {
 		to := g.follow(path.Clean(at))
 		if i := slices.IndexFunc(own, func(dir string) bool { return below(to, dir) }); i >= 0 {
 			g.refuse(field, kind+" "+at, fmt.Sprintf("%s belongs to the agent; leave it out", own[i]))
+		} else if to == forceFile {
+			g.refuse(field, kind+" "+at, "OpenShift's daemon would skip its checks for it; leave it out")
 		}
 	})
 	return g.found
@@ -53,10 +58,19 @@ func ImageOf(managed []string) Image {
 // noImage is the report of a host whose OS no image brings.
 const noImage = "none"
 
+// with returns what is known of hosts that are to have a configuration. One that names an OS image is for hosts that
+// boot an image: every other host refuses it.
+func (i Image) with(desired *machineconfig.Config) Image {
+	if i == ImageUnknown && desired.OSImageURL != "" {
+		return ImageThere
+	}
+	return i
+}
+
 // Refuses returns the paths of a configuration that these hosts can't have. Paths that the present configuration has
 // already are left out: they were accepted before. current is nil where there is none.
 func (i Image) Refuses(current, desired *machineconfig.Config) []Unreconcilable {
-	if i != ImageThere {
+	if i.with(desired) != ImageThere {
 		return nil
 	}
 	return inImage(current, desired)
@@ -64,7 +78,7 @@ func (i Image) Refuses(current, desired *machineconfig.Config) []Unreconcilable 
 
 // Warnings returns what may be refused by hosts of which nothing is known.
 func (i Image) Warnings(current, desired *machineconfig.Config) []string {
-	if i != ImageUnknown {
+	if i.with(desired) != ImageUnknown {
 		return nil
 	}
 	var out []string
@@ -89,9 +103,12 @@ func inImage(current, desired *machineconfig.Config) []Unreconcilable {
 	return g.found
 }
 
-// Misplaced returns the paths of a configuration that hosts can't have, for a pool that never had a configuration.
-func Misplaced(desired *machineconfig.Config, image Image) []Unreconcilable {
-	return append(usurping(desired), image.Refuses(nil, desired)...)
+// Refused returns what hosts refuse of a configuration whatever they have now, for a pool that never had one: paths and
+// units of the agent, what keeps a host from coming back, and paths in the image where a host has one.
+func Refused(desired *machineconfig.Config, image Image) []Unreconcilable {
+	out := slices.Concat(usurping(desired), disarming(desired, false), image.Refuses(nil, desired))
+	slices.SortStableFunc(out, byField)
+	return slices.Compact(out)
 }
 
 func below(at, dir string) bool { return at == dir || strings.HasPrefix(at, dir+"/") }

@@ -48,12 +48,35 @@ func TestPathsThatNoHostCanHave(t *testing.T) {
 		if err != nil || image != test.image || len(p.Unreconcilable) > 0 != test.agent {
 			t.Errorf("%s: in the image %t, unreconcilable %v, %v", name, image, p.Unreconcilable, err)
 		}
-		if found := len(Misplaced(test.desired, ImageUnknown)) > 0; test.current == nil && found != test.agent {
+		if found := len(Refused(test.desired, ImageUnknown)) > 0; test.current == nil && found != test.agent {
 			t.Errorf("%s: misplaced %t where nothing is known of the hosts", name, found)
 		}
-		if found := len(Misplaced(test.desired, ImageThere)) > 0; test.current == nil && found != (test.image || test.agent) {
+		if found := len(Refused(test.desired, ImageThere)) > 0; test.current == nil && found != (test.image || test.agent) {
 			t.Errorf("%s: misplaced %t", name, found)
 		}
+	}
+}
+
+func TestAConfigurationWithAnImageIsForHostsThatBootOne(t *testing.T) {
+	t.Parallel()
+	c := &machineconfig.Config{OSImageURL: "r/i@sha256:1", Files: []machineconfig.File{{Path: "/usr/lib/a"}}}
+	if found := ImageUnknown.Refuses(nil, c); len(found) != 1 || ImageUnknown.Warnings(nil, c) != nil {
+		t.Errorf("nothing is known of the hosts: %v, %q", found, ImageUnknown.Warnings(nil, c))
+	}
+	if found := ImageAbsent.Refuses(nil, c); found != nil {
+		t.Errorf("hosts without an image: %v", found)
+	}
+}
+
+func TestUnitsOfTheAgentAreRefusedBeforeThereIsAConfiguration(t *testing.T) {
+	t.Parallel()
+	for _, c := range []machineconfig.Config{aMask(ProveUnit), aFile(forceFile, ""), arguments("systemd.mask=" + RecoverUnit)} {
+		if found := Refused(&c, ImageAbsent); len(found) == 0 {
+			t.Errorf("%+v is not refused", c)
+		}
+	}
+	if harmless := aUnit("a.service", ""); len(Refused(&harmless, ImageThere)) > 0 {
+		t.Error("a unit of people is refused")
 	}
 }
 

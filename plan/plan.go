@@ -178,6 +178,9 @@ type Plan struct {
 	Left []Left `json:"left,omitempty"`
 	// Warnings are for people: what the update does to things that are not its own.
 	Warnings []string `json:"warnings,omitempty"`
+	// What only the text for people has: the digests of the two configurations, and whether no host runs.
+	digests   [2]string
+	directory bool
 }
 
 // Left is a path that an update leaves as it is.
@@ -212,6 +215,8 @@ type Options struct {
 	WithoutOS func(Kind) string
 	// SoftReboot allows a restart of the userspace instead of a reboot, if that is enough for the changes.
 	SoftReboot bool
+	// Directory is true where no host runs, so that no action happens.
+	Directory bool
 	// SkipOS leaves OS changes out and lists them in Plan.Skipped.
 	SkipOS bool
 }
@@ -251,6 +256,8 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	p := &Plan{
 		Current:        current.Name,
 		Desired:        desired.Name,
+		digests:        [2]string{current.Digest, desired.Digest},
+		directory:      opts.Directory,
 		Changes:        []Change{},
 		Unreconcilable: []Unreconcilable{},
 	}

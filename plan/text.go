@@ -16,7 +16,7 @@ import (
 // settings, and never the contents of files or hashes.
 func (p *Plan) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, "%s -> %s\n", cmp.Or(p.Current, "(never configured)"), p.Desired)
+	fmt.Fprintf(out, "%s -> %s\n", cmp.Or(p.Current, "(never configured)")+p.apart(0), p.Desired+p.apart(1))
 	if p.Unread != "" {
 		fmt.Fprintf(out, "\nNo comparison with %s is possible: %s.\n", p.Current, p.Unread)
 	}
@@ -59,6 +59,9 @@ func (p *Plan) WriteText(w io.Writer) error {
 	section("Left unchanged, in places that users other than root can write to:", left)
 	section("Staged by others, and removed by this update:", p.Lost)
 	section("Actions:", actions)
+	if p.directory && len(actions) > 0 {
+		fmt.Fprint(out, "\nThese actions are for a host that runs. On a directory none of them happens.\n")
+	}
 	section("Warnings:", p.Warnings)
 	switch {
 	case len(p.Changes) == 0 && len(p.Unreconcilable) == 0:
@@ -69,6 +72,14 @@ func (p *Plan) WriteText(w io.Writer) error {
 		fmt.Fprint(out, "\nNo drain, no reboot.\n")
 	}
 	return out.Flush()
+}
+
+// apart returns what tells the two configurations of a plan apart where they have the same name.
+func (p *Plan) apart(i int) string {
+	if p.Current != p.Desired || p.digests[0] == p.digests[1] || p.digests[i] == "" {
+		return ""
+	}
+	return " (" + p.digests[i][:min(8, len(p.digests[i]))] + ")"
 }
 
 // String returns the change on one line: + is added, - is removed, ~ is changed.

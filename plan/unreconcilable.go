@@ -22,9 +22,6 @@ var overridden = map[string]string{
 	"storage.luks": "Disks",
 }
 
-// forceFile makes the OpenShift daemon skip its checks, so a configuration must not have it.
-const forceFile = "/run/machine-config-daemon-force"
-
 // provisioned finds differences between two configurations that can only be set when a machine is made.
 func provisioned(current, desired *machineconfig.Config, policy *Policy) (out []Unreconcilable) {
 	if current.FIPS != desired.FIPS {
@@ -68,9 +65,6 @@ func impossible(desired *machineconfig.Config) (out []Unreconcilable) {
 		if f.Append {
 			out = append(out, Unreconcilable{"storage.files.append", "file " + f.Path +
 				" has append, which can't be repeated or undone; give the whole contents of the file instead"})
-		}
-		if f.Path == forceFile {
-			out = append(out, Unreconcilable{"storage.files", "file " + f.Path + " can't be part of a configuration"})
 		}
 	}
 	return append(out, usurping(desired)...)

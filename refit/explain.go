@@ -14,6 +14,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -107,7 +108,7 @@ func subject(r *progress.Report, name string) (progress.Object, error) {
 			cli.DidYouMean(name, slices.Concat(r.Pools(), r.Nodes())))
 }
 
-// WriteAnswer writes an answer for people.
+// WriteAnswer writes an answer for people, with times in the zone of now.
 func WriteAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 	since := ""
 	if !a.Since.IsZero() {
@@ -130,10 +131,13 @@ func WriteAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 	if a.Do != "" {
 		lines = append(lines, "  do:       "+a.Do)
 	}
+	if a.Images != "" {
+		lines = append(lines, "  images:   "+a.Images)
+	}
 	for _, warning := range a.Warnings {
 		lines = append(lines, "  warning:  "+warning)
 	}
-	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	_, err := fmt.Fprintln(w, message.LocalTimes(strings.Join(lines, "\n"), now.Location()))
 	return err
 }
 

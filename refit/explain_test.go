@@ -11,6 +11,27 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
+func TestAnAnswerHasTheTimesOfWhoReads(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	a := progress.Answer{
+		Subject: progress.Object{Kind: kindPool, Name: "worker"}, Verdict: progress.OutsideWindow, Since: noon, Until: noon.Add(time.Hour),
+		Because: "held since 2026-03-01T12:00:00Z; the next one opens at 2026-03-01T08:00:00-05:00",
+		Images:  "2 of 30 images are missing, and are being pulled",
+	}
+	if err := WriteAnswer(&out, a, noon.In(zone(t, "Europe/Berlin"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"OutsideWindow since 2026-03-01T13:00:00+01:00", "held since 2026-03-01T13:00:00+01:00",
+		"opens at 2026-03-01T08:00:00-05:00", "until:    2026-03-01T14:00:00+01:00", "\n  images:   2 of 30 images are missing",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}
+
 func TestAnAnswerSaysUntilWhen(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 2, 8, 0, 0, 0, time.UTC)

@@ -43,7 +43,7 @@ func outputs(t testing.TB, d *PlanDocument) map[string]string {
 	out := map[string]string{}
 	for _, all := range []bool{false, true} {
 		var text strings.Builder
-		if err := d.WriteText(&text, all); err != nil {
+		if err := d.WriteText(&text, all, time.UTC); err != nil {
 			t.Fatal(err)
 		}
 		out[fmt.Sprintf("text, all %t", all)] = text.String()

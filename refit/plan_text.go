@@ -8,8 +8,10 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode/utf8"
 
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/plan"
 )
 
@@ -21,15 +23,15 @@ const (
 	shortLine  = 200
 )
 
-// WriteText writes the plan for people, with all differences in files, or their beginnings.
-func (d *PlanDocument) WriteText(w io.Writer, all bool) error {
+// WriteText writes the plan for people, with all differences in files, or their beginnings. Times are in a zone.
+func (d *PlanDocument) WriteText(w io.Writer, all bool, zone *time.Location) error {
 	fmt.Fprintf(w, "pool %s: %s -> %s\n", d.Pool, cmp.Or(d.Current, "(nothing rendered)"), d.Desired)
 	fmt.Fprintln(w, d.summary())
 	for _, name := range d.Deleted {
 		fmt.Fprintln(w, "without MachineConfig "+name)
 	}
 	for _, n := range d.Notes {
-		fmt.Fprintln(w, "note: "+n)
+		fmt.Fprintln(w, "note: "+message.LocalTimes(n, zone))
 	}
 	for _, g := range d.Groups {
 		fmt.Fprintf(w, "\n%s: %s\n", number(len(g.Nodes), "node"), some(g.Nodes, 5))

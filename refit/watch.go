@@ -23,6 +23,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -559,17 +560,13 @@ func (f *follower) line(now time.Time, r *progress.Report, pool, node, phase, to
 	if took != "" {
 		took = "(" + took + ")"
 	}
-	if f.zone != nil {
-		now = now.In(f.zone)
-	}
+	now = now.In(cmp.Or(f.zone, time.UTC))
 	if day := now.Format("2006-01-02 MST"); day != f.day {
-		if f.day != "" {
-			fmt.Fprintln(f.out, day)
-		}
 		f.day = day
+		fmt.Fprintln(f.out, day)
 	}
 	text := fmt.Sprintf("%s  %s %d/%d  %-*s  %-11s %-24s %s", now.Format(time.TimeOnly), pool, p.Updated, p.Machines,
-		widest, cmp.Or(node, "-"), phase, took, detail)
+		widest, cmp.Or(node, "-"), phase, took, message.LocalTimes(detail, f.zone))
 	fmt.Fprintln(f.out, strings.TrimRight(text, " "))
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -109,7 +110,7 @@ func (p paper) pool(r *progress.Report, pool progress.Pool, now time.Time, names
 	}
 	a, _ := r.ExplainPool(pool.Name)
 	done, ended := r.Ended(pool.Name)
-	says := "  " + string(a.Verdict) + until(now, a.Until, p.zone) + ": " + brief(a.Because)
+	says := "  " + string(a.Verdict) + until(now, a.Until, p.zone) + ": " + p.brief(a.Because)
 	if p.left != nil && !ended {
 		if left := p.left(pool.Name); left != "" {
 			line = append(line, span{"  " + left + " left", ""})
@@ -150,7 +151,9 @@ func until(now, at time.Time, zone *time.Location) string {
 var rendered = regexp.MustCompile(`\brendered-[a-z0-9.-]+-([0-9a-f]{8})[0-9a-f]{24}\b`)
 
 // brief replaces rendered configurations in a text by the short name that stands beside the pool.
-func brief(text string) string { return rendered.ReplaceAllString(text, "$1") }
+func (p paper) brief(s string) string {
+	return rendered.ReplaceAllString(message.LocalTimes(s, p.zone), "$1")
+}
 
 func percent(part, whole int) int {
 	if whole == 0 {
@@ -244,7 +247,7 @@ func (p paper) nodes(r *progress.Report, pool progress.Pool, now time.Time) []dr
 		colour := map[bool]string{true: red, false: yellow}[b.stops]
 		text := p.fit([]span{
 			{fmt.Sprintf("  %-*s  ", names, p.middle(b.name, names)), ""}, {fmt.Sprintf("%-*s", phases, b.phase), colour},
-			{fmt.Sprintf("  %*s  %s", ages, b.since, brief(b.why)), ""},
+			{fmt.Sprintf("  %*s  %s", ages, b.since, p.brief(b.why)), ""},
 		})
 		about := target{progress.Object{Kind: kindNode, Name: b.node}, pool.Name}
 		lines = append(lines, drawn{text: text, verdict: b.verdict, about: about})

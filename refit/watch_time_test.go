@@ -39,9 +39,11 @@ func zone(t *testing.T, name string) *time.Location {
 	return z
 }
 
-func TestAPipeSaysTheDateWhereTheDayChanges(t *testing.T) {
+func TestAPipeSaysTheDateAtFirstAndWhereTheDayChanges(t *testing.T) {
 	t.Parallel()
-	hold := &progress.Hold{Verdict: progress.Soaking, Because: "stage canary soaks"}
+	hold := &progress.Hold{
+		Verdict: progress.Soaking, Because: "stage canary soaks until 2026-03-02T12:00:00Z", Until: noon.AddDate(0, 0, 1),
+	}
 	var out strings.Builder
 	f := &follower{
 		out: &out, zone: zone(t, "Europe/Berlin"),
@@ -51,8 +53,12 @@ func TestAPipeSaysTheDateWhereTheDayChanges(t *testing.T) {
 	f.print(heldAt(hold, nil), noon.Add(10*time.Hour))
 	f.print(heldAt(nil, nil), noon.Add(11*time.Hour))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 4 || !strings.HasPrefix(lines[0], "13:00:00") || !strings.HasPrefix(lines[1], "23:00:00") ||
-		lines[2] != noon.AddDate(0, 0, 1).Format("2006-01-02")+" CET" || !strings.HasPrefix(lines[3], "00:00:00") {
+	if len(lines) != 5 || !strings.Contains(lines[2], "Soaking until 2026-03-02T13:00:00+01:00: stage canary soaks until 2026-03-02T13:00:00+01:00") {
+		t.Fatalf("the hold has other times, or the lines are not five:\n%s", out.String())
+	}
+	if lines[0] != noon.Format("2006-01-02")+" CET" || !strings.HasPrefix(lines[1], "13:00:00") ||
+		!strings.HasPrefix(lines[2], "23:00:00") || lines[3] != noon.AddDate(0, 0, 1).Format("2006-01-02")+" CET" ||
+		!strings.HasPrefix(lines[4], "00:00:00") {
 		t.Errorf("the lines:\n%s", out.String())
 	}
 }

@@ -166,6 +166,7 @@ var listed = []struct {
 	{"machineconfiguration.openshift.io", "v1", "machineconfigpools", false},
 	{"", "v1", "nodes", false},
 	{"machineconfiguration.openshift.io", "v1", "machineconfignodes", false},
+	{"machineconfiguration.openshift.io", "v1", "pinnedimagesets", false},
 	{"noderefit.dev", "v1alpha1", "rolloutpolicies", false},
 	{"noderefit.dev", "v1alpha1", "nodehooks", false},
 	{"noderefit.dev", "v1alpha1", "nodevalues", false},
