@@ -85,7 +85,7 @@ func (o *options) checkAfter(ctx context.Context, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(doc.WriteText(cmd.OutOrStdout()), doc.Err(false))
+	return errors.Join(doc.WriteText(forPeople(cmd.OutOrStdout())), doc.Err(false))
 }
 
 func (o *options) checkup(cmd *cobra.Command) (*checkup.Cluster, error) {

@@ -64,7 +64,7 @@ func (w *watchFlags) check() error {
 // watch follows the pools.
 func (w *watchFlags) watch(cmd *cobra.Command, c *refit.Cluster, pools []string, nodes labels.Selector) error {
 	return c.Watch(cmd.Context(), refit.Watch{
-		Zone: time.Local, //nolint:gosmopolitan // the reader's own machine
+		Zone: here,
 		In:   os.Stdin,
 		Out:  cmd.OutOrStdout(), Env: os.Getenv, Pools: pools, Nodes: nodes, Settle: w.settle, Timeout: w.timeout,
 	})

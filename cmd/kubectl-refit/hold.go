@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +43,7 @@ func nodeCommand(o *options, use, short, long string,
 			for _, node := range args {
 				said, err := change(cmd.Context(), c, node)
 				if err == nil {
-					_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
+					err = say(cmd, said)
 				}
 				errs = append(errs, err)
 			}

@@ -40,9 +40,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cmd.SetErr(stderr)
 	executed, err := cmd.ExecuteContextC(ctx)
 	if _, interrupted := errors.AsType[refit.InterruptedError](err); interrupted {
-		fmt.Fprintln(stderr, err) // no failure
+		fmt.Fprintln(forPeople(stderr), err) // no failure
 	} else if err != nil {
-		cli.Say(stderr, refit.Describe(err)+cli.SeeHelp(executed, err))
+		cli.Say(forPeople(stderr), refit.Describe(err)+cli.SeeHelp(executed, err))
 	}
 	return cli.ExitCode(err)
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/output"
 	"github.com/noderefit/noderefit/refit"
 )
@@ -50,7 +52,24 @@ func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) e
 	if done, err := output.Print(cmd.OutOrStdout(), o.output, v); done {
 		return err
 	}
-	return text(cmd.OutOrStdout())
+	return text(forPeople(cmd.OutOrStdout()))
+}
+
+// here is the time zone of the person who reads.
+var here = time.Local //nolint:gosmopolitan // the reader's own machine
+
+// forPeople returns a writer of text that shows times as the reader's clock does.
+func forPeople(w io.Writer) io.Writer { return message.Local(w, here) }
+
+// say prints what a command has done.
+func say(cmd *cobra.Command, said string) error {
+	_, err := fmt.Fprintln(forPeople(cmd.OutOrStdout()), said)
+	return err
+}
+
+// asItIs returns a text for print in which no time is changed: a path may have one in its name.
+func asItIs(cmd *cobra.Command, text func(io.Writer) error) func(io.Writer) error {
+	return func(io.Writer) error { return text(cmd.OutOrStdout()) }
 }
 
 // check checks -o, where the command has that flag.
@@ -70,7 +89,7 @@ func (o *options) connect(cmd *cobra.Command) (*refit.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	ro := refit.Options{Version: version, Namespace: api.Namespace, Warnings: cmd.ErrOrStderr()}
+	ro := refit.Options{Version: version, Namespace: api.Namespace, Warnings: forPeople(cmd.ErrOrStderr())}
 	if cmd.Flags().Changed("namespace") {
 		ro.Namespace = *o.kube.Namespace
 	}

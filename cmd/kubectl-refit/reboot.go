@@ -3,8 +3,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/cli"
@@ -43,8 +41,7 @@ The order waits in the cluster: this program may end. --cancel takes it back fro
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
-			return err
+			return say(cmd, said)
 		},
 	}
 	f := cmd.Flags()

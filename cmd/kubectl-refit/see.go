@@ -41,7 +41,7 @@ func statusCommand(o *options) *cobra.Command {
 				return err
 			}
 			return o.print(cmd, doc, func(w io.Writer) error {
-				look := refit.NewLook(w, os.Getenv, time.Now())
+				look := refit.NewLook(cmd.OutOrStdout(), os.Getenv, time.Now())
 				look.Wide, look.All = o.output == output.Wide, all || q.NotUpdated
 				return doc.WriteText(w, look)
 			})
@@ -144,7 +144,7 @@ shown, contents never. A name that a node and a pool share is told apart as node
 			if err != nil {
 				return err
 			}
-			return errors.Join(o.print(cmd, p, p.WriteText), refit.Reconcilable(p.Plan))
+			return errors.Join(o.print(cmd, p, asItIs(cmd, p.WriteText)), refit.Reconcilable(p.Plan))
 		},
 	}
 	o.outputFlag(cmd)
@@ -187,9 +187,10 @@ for a comment of a pull request.`,
 			if err != nil {
 				return err
 			}
-			text := func(w io.Writer) error { return doc.WriteText(w, p.Diff == refit.DiffAll) }
+			// The writer for people would change contents of files, too.
+			text := func(io.Writer) error { return doc.WriteText(cmd.OutOrStdout(), p.Diff == refit.DiffAll, here) }
 			if o.output == formatMarkdown {
-				text = doc.WriteMarkdown
+				text = asItIs(cmd, doc.WriteMarkdown)
 			}
 			return errors.Join(o.print(cmd, doc, text), doc.Err())
 		},

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"time"
 
@@ -31,8 +30,7 @@ func poolCommand(o *options, use, short string, extra int,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
-			return err
+			return say(cmd, said)
 		},
 	}
 	o.argumentsFrom(cmd, false, pools)
@@ -88,7 +86,7 @@ func approveCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "approve POOL [--digest DIGEST] [--why TEXT]",
 		Example: `  kubectl refit approve worker --why "tested in staging"
-  kubectl refit approve worker --digest sha256:4f0e`,
+  kubectl refit approve worker -o json`,
 		Short: "Approve a pool's configuration as its nodes have staged it",
 		Args:  arguments(1, 1, "POOL"),
 		Long: `Approves the desired configuration of a pool, as its nodes staged it, where the pool's

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"time"
 
@@ -61,8 +60,7 @@ is for this release alone: a newer one needs another.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
-			return err
+			return say(cmd, said)
 		},
 	}
 	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")

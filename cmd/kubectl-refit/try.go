@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,11 +53,11 @@ what the node has. Without --for, --keep waits for the verdict alone. If this pr
 			if end {
 				said, err := c.EndTrial(cmd.Context(), order.Node)
 				if err == nil {
-					_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
+					err = say(cmd, said)
 				}
 				return err
 			}
-			order.Out = cmd.OutOrStdout()
+			order.Out = forPeople(cmd.OutOrStdout())
 			return c.Try(cmd.Context(), order)
 		},
 	}

@@ -53,6 +53,7 @@ var ourDefinitions = []definition{
 	{gv: api.GroupVersion, resource: "nodehooks", kind: "NodeHook"},
 	{gv: api.GroupVersion, resource: "nodevalues", kind: "NodeValues"},
 	{gv: api.GroupVersion, resource: "osstreams", kind: "OSStream"},
+	{gv: mcfgv1.GroupVersion, resource: "pinnedimagesets", kind: "PinnedImageSet"},
 }
 
 // definitionWatch reports definitions that were deleted. Their objects were deleted too, and the controllers have only

@@ -6,6 +6,8 @@ package main
 var examples = map[string]string{
 	"machine-config-controller": `  machine-config-controller render --pool worker machines/ > worker.yaml
   machine-config-controller simulate --policy careful.yaml --nodes 200`,
+	"cluster-api": "  machine-config-controller cluster-api --cluster prod --namespace fleet " +
+		"--client-ca ca.crt --client-name capi",
 	"render": `  machine-config-controller render --pool worker machines/ > worker.yaml
   machine-config-controller render --pool infra --base rendered-worker.yaml --strict infra.yaml motd.bu`,
 	"run": `  machine-config-controller run

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -25,10 +26,10 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// stuckError is the error of a simulated rollout that would not end.
-type stuckError struct{ error }
+// unreachableError is the error of a simulated rollout that would not end, and of a configuration that no host takes.
+type unreachableError struct{ error }
 
-func (stuckError) ExitStatus() int { return cli.ExitUnreachable }
+func (unreachableError) ExitStatus() int { return cli.ExitUnreachable }
 
 func main() {
 	executed, err := command().ExecuteC()
@@ -45,7 +46,7 @@ func command() *cobra.Command {
 		},
 	}
 	cli.Root(root, version)
-	root.AddCommand(run(), render(), templates(), simulate())
+	root.AddCommand(run(), render(), templates(), simulate(), clusterAPI())
 	cli.Examples(root, examples)
 	return root
 }
@@ -129,8 +130,11 @@ func renderFiles(
 	}
 	made := o.Make(docs, pool)
 	rendered, warnings, err := made.Render(pool)
-	if err == nil {
+	switch {
+	case err == nil:
 		warnings = append(warnings, made.Unsaid(pool, rendered)...)
+	case errors.Is(err, bootstrap.ErrRefused):
+		err = unreachableError{err}
 	}
 	say(warnings)
 	if err == nil {

@@ -39,6 +39,7 @@ import (
 	"github.com/noderefit/noderefit/controller/kubeletconfig"
 	"github.com/noderefit/noderefit/controller/nodevalues"
 	"github.com/noderefit/noderefit/controller/notifications"
+	"github.com/noderefit/noderefit/controller/pinnedimages"
 	"github.com/noderefit/noderefit/controller/pool"
 	rendering "github.com/noderefit/noderefit/controller/render"
 	"github.com/noderefit/noderefit/controller/source"
@@ -63,8 +64,9 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 		}
 		return notifications.Setup{Now: rollout.Now, Version: version}.Add(m)
 	},
-	nodevalues.Name: func(m ctrl.Manager, _ runOptions) error { return nodevalues.Add(m) },
-	pool.Name:       addPool,
+	nodevalues.Name:   func(m ctrl.Manager, _ runOptions) error { return nodevalues.Add(m) },
+	pinnedimages.Name: func(m ctrl.Manager, _ runOptions) error { return pinnedimages.Add(m, rollout.Now) },
+	pool.Name:         addPool,
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
 	},

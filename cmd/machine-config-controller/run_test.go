@@ -25,12 +25,12 @@ func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
 		{
 			"a controller that nobody knows", []string{"--controllers=pool,pol"},
 			"--controllers: there is no controller \"pol\" here: there are containerruntimeconfig, " +
-				"disruptionpolicy, imagemirror, kubeletconfig, nodevalues, notifications, pool, render, stream, template",
+				"disruptionpolicy, imagemirror, kubeletconfig, nodevalues, notifications, pinnedimages, pool, render, stream, template",
 		},
 		{
 			"one that OpenShift calls so", []string{"--controllers=kubelet-config"},
 			"--controllers: there is no controller \"kubelet-config\" here: there are containerruntimeconfig, " +
-				"disruptionpolicy, imagemirror, kubeletconfig, nodevalues, notifications, pool, render, stream, template",
+				"disruptionpolicy, imagemirror, kubeletconfig, nodevalues, notifications, pinnedimages, pool, render, stream, template",
 		},
 		{"none", []string{"--controllers="}, "--controllers: at least one is required"},
 		{"an argument", []string{"pool"}, `unexpected argument "pool"`},

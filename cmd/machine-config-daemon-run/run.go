@@ -31,6 +31,7 @@ import (
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/kube"
+	"github.com/noderefit/noderefit/pins"
 )
 
 // runOptions are the flags of run.
@@ -110,13 +111,46 @@ func (o *runOptions) run(ctx context.Context) error {
 	defer func() { _ = hands.Close() }()
 	head.Hands, head.Senses, head.Verifier, head.Monitor, head.Deliverer = hands, hands, hands, hands, hands
 	head.Asker, head.Rebooter, head.Boot = hands, hands, hands.Boot()
+	images, err := pins.New(o.mount)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = images.Close() }()
+	head.Pinner = images
 	stop, err := serveMetrics(ctx, o.metrics, metrics.Handler(), log)
 	if err != nil {
 		return err
 	}
 	defer stop()
+	go register(ctx, hands.Register, log)
 	log.Info("running", zap.String("version", version), zap.String("node", o.node), zap.String("host", o.mount))
 	return daemon.NewHead(head).Run(ctx)
+}
+
+// registerTries are the attempts to register with rpm-ostree: one that does not know drivers refuses all of them, and
+// one that is busy, or slow to start, takes a later attempt. registerPause is the time between two attempts.
+const (
+	registerTries = 5
+	registerPause = 10 * time.Minute
+)
+
+// register has rpm-ostree refuse the updates of others. The agent is in charge whether or not rpm-ostree does so: a
+// failure stops nothing.
+func register(ctx context.Context, try func(context.Context) error, log *zap.Logger) {
+	for n := range registerTries {
+		err := try(ctx)
+		if err == nil {
+			return
+		}
+		if n == 0 && ctx.Err() == nil {
+			log.Warn("rpm-ostree does not refuse updates by others", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(registerPause):
+		}
+	}
 }
 
 // hostProgram finds the program that is placed on the host, beside this one. That program recovers and proves in the

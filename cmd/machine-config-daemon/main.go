@@ -26,6 +26,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
 )
 
 // version is set by the build.
@@ -212,6 +213,7 @@ func planCommand() *cobra.Command {
 	var to goal
 	var current string
 	var soft cli.SoftReboot
+	var skipOS bool
 	cmd := &cobra.Command{
 		Use:   "plan --desired FILE",
 		Short: "Show what would change, and what it would disrupt",
@@ -226,7 +228,7 @@ func planCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				p, err = plan.Make(from, want, plan.Options{Policy: policy, SoftReboot: bool(soft)})
+				p, err = plan.Make(from, want, plan.Options{Policy: policy, SoftReboot: bool(soft), SkipOS: skipOS})
 				if err != nil {
 					return err
 				}
@@ -236,7 +238,7 @@ func planCommand() *cobra.Command {
 					return err
 				}
 				defer h.Close()
-				options := host.PlanOptions{Policy: policy, SoftReboot: bool(soft)}
+				options := host.PlanOptions{Policy: policy, SoftReboot: bool(soft), SkipOS: skipOS}
 				if p, err = h.Plan(cmd.Context(), want, options); err != nil {
 					return err
 				}
@@ -248,6 +250,7 @@ func planCommand() *cobra.Command {
 	cmd.Flags().StringVar(&current, "current", "", "configuration to start from; by default the host's committed one")
 	to.flags(cmd, "desired", "configuration to go to", &o.root)
 	cmd.Flags().Var(&soft, "soft-reboot", cli.SoftRebootUsage)
+	cmd.Flags().BoolVar(&skipOS, "skip-os", false, "leave out OS changes")
 	return cmd
 }
 
@@ -268,7 +271,7 @@ func applyCommand() *cobra.Command {
 			if cfg, a.Policy, err = to.read(); err != nil {
 				return err
 			}
-			if err := checkTimeout(a.RebootOptions); err != nil {
+			if err := checkReboot(&a.RebootOptions); err != nil {
 				return err
 			}
 			if a.Hooks, err = readHooks(hooks); err != nil {
@@ -285,6 +288,8 @@ func applyCommand() *cobra.Command {
 	rebootFlags(cmd, &a.RebootOptions)
 	cmd.Flags().BoolVar(&steps, "print-steps", false, "print the steps of an update on the host, and end")
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
+	cmd.Flags().BoolVar(&a.KeepStaged, "keep-staged", false,
+		"refuse an update that would remove an OS which others have staged; the agent passes it beside bootc-operator")
 	cmd.Flags().BoolVar(&a.Strict, "strict", false,
 		"refuse a host that does not match its configuration, instead of overwriting what differs")
 	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
@@ -306,6 +311,7 @@ func stageCommand() *cobra.Command {
 	var a host.StageOptions
 	var drop bool
 	var minFree uint32
+	var bandwidth int64
 	cmd := &cobra.Command{
 		Use:   "stage --config FILE | --drop",
 		Short: "Check what apply would refuse, and bring the OS to the disk, while the host continues unchanged",
@@ -323,8 +329,13 @@ func stageCommand() *cobra.Command {
 				return err
 			}
 			a.MinFree = uint64(minFree) << 20
+			ctx, done, err := o.paced(cmd.Context(), bandwidth)
+			if err != nil {
+				return err
+			}
+			defer done()
 			return o.work(func(h *host.Host) (*host.Result, error) {
-				return h.Stage(cmd.Context(), cfg, a)
+				return h.Stage(ctx, cfg, a)
 			})
 		},
 	}
@@ -340,18 +351,28 @@ func stageCommand() *cobra.Command {
 	cmd.Flags().Uint32Var(&minFree, "min-free", 0, "MiB to leave free on the disk: below that nothing is pulled")
 	cmd.Flags().Uint16Var(&a.Weights.CPU, "cpu-weight", 0, "systemd's CPUWeight of the tools that bring the OS")
 	cmd.Flags().Uint16Var(&a.Weights.IO, "io-weight", 0, "systemd's IOWeight of the tools that bring the OS")
+	cmd.Flags().Int64Var(&bandwidth, "bandwidth", 0, "bytes a second that all fetches together may take; 0: no limit")
 	cmd.Flags().BoolVar(&drop, "drop", false, "remove the staged OS, unless a boot into it was decided")
 	return cmd
 }
 
 func rebootFlags(cmd *cobra.Command, a *host.RebootOptions) {
 	cmd.Flags().Var((*cli.SoftReboot)(&a.SoftReboot), "soft-reboot", cli.SoftRebootUsage)
+	cmd.Flags().Var((*cli.RebootMethod)(&a.Method), "reboot-method", cli.RebootMethodUsage)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
 	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", api.DefaultVerdictTimeout,
 		"how long the host may take to prove healthy after the boot")
 }
 
-func checkTimeout(a host.RebootOptions) error {
+// checkReboot refuses values that make no sense, and takes --reboot-method=soft for --soft-reboot=auto.
+func checkReboot(a *host.RebootOptions) error {
+	if a.SoftReboot && a.Method != "" && a.Method != transaction.MethodSoft {
+		return cli.Usagef("flags --soft-reboot=auto and --reboot-method=%s exclude each other",
+			(*cli.RebootMethod)(&a.Method))
+	}
+	if a.Method == transaction.MethodSoft {
+		a.SoftReboot, a.Method = true, ""
+	}
 	if a.Timeout <= 0 {
 		return cli.Usagef("flag --verdict-timeout: %s leaves no time for a verdict", a.Timeout)
 	}
@@ -365,7 +386,7 @@ func rollbackCommand() *cobra.Command {
 		Use:   "rollback",
 		Short: "Go back to the previous committed configuration",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkTimeout(a.RebootOptions); err != nil {
+			if err := checkReboot(&a.RebootOptions); err != nil {
 				return err
 			}
 			return o.act(cmd.Context(), "rollback", func(h *host.Host) (*host.Result, error) {
@@ -461,7 +482,7 @@ func firstbootCommand() *cobra.Command {
 		Use:   "firstboot",
 		Short: "Complete a machine that Ignition has made (the host's unit runs this)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkTimeout(a.RebootOptions); err != nil {
+			if err := checkReboot(&a.RebootOptions); err != nil {
 				return err
 			}
 			if !path.IsAbs(from) {

@@ -9,8 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/transaction"
 )
 
 func rebootCommand() *cobra.Command {
@@ -26,7 +28,10 @@ the default. A no then takes the host back to the deployment before, and the hos
 Without a deployment to go back to, the host is Degraded and names the reason. A committed configuration that waits for
 its reboot boots with this command. The command does not drain the node.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := checkTimeout(host.RebootOptions{Timeout: order.Timeout}); err != nil {
+			if order.Method == transaction.MethodSoft {
+				return cli.Usagef("flag --reboot-method: a soft reboot is ordered by --soft")
+			}
+			if err := checkReboot(&host.RebootOptions{Timeout: order.Timeout}); err != nil {
 				return err
 			}
 			if order.Hooks, err = readHooks(hooks); err != nil {
@@ -41,6 +46,7 @@ its reboot boots with this command. The command does not drain the node.`,
 	o.osFlag(cmd)
 	cmd.Flags().StringVar(&order.Why, "why", "", "why the host reboots, for status")
 	cmd.Flags().BoolVar(&order.Soft, "soft", false, "restart the userspace alone; refused where the host can't")
+	cmd.Flags().Var((*cli.RebootMethod)(&order.Method), "reboot-method", cli.RebootMethodUsage)
 	cmd.Flags().StringVar(&order.ID, "id", "", "name of the order: one that was carried out is not carried out again")
 	cmd.Flags().BoolVar(&order.Cluster, "cluster", false,
 		"make what the cluster says of the node part of the verdict; the agent in the cluster passes it")

@@ -268,18 +268,7 @@ const (
 func serve(ctx context.Context, group *errgroup.Group, run func(*http.Server) error, handler http.Handler) {
 	h := &http.Server{Handler: handler, ReadHeaderTimeout: headerLimit, ReadTimeout: headerLimit,
 		WriteTimeout: answerLimit, IdleTimeout: headerLimit, MaxHeaderBytes: headersLimit}
-	group.Go(func() error {
-		if err := run(h); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-ctx.Done()
-		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
-		defer cancel()
-		return cmp.Or(h.Shutdown(leave), context.Cause(ctx))
-	})
+	cli.Serve(ctx, group, h, leaveLimit, func() error { return run(h) })
 }
 
 func logging() (logr.Logger, error) {

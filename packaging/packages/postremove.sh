@@ -13,8 +13,17 @@ esac
 reload() {
 	if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 }
+# unregister has rpm-ostree let an administrator's upgrade through again.
+unregister() {
+	driver=noderefit-update-driver.service
+	if [ -d /run/systemd/system ]; then systemctl --quiet stop "$driver" 2>/dev/null || true; fi
+	if grep -qs "$driver" /run/rpm-ostree/update-driver.gv; then rm -f /run/rpm-ostree/update-driver.gv; fi
+}
 reload
-[ "$1" = purge ] || exit 0
+if [ "$1" != purge ]; then
+	unregister
+	exit 0
+fi
 
 # shellcheck source=packaging/packages/state.sh
 . ./state.sh
@@ -45,6 +54,7 @@ if [ "$what" ]; then
 	echo "\"Uninstalling\" in docs/install.md says how to remove them later." >&2
 	exit 0
 fi
+unregister
 if [ -d /run/systemd/system ]; then
 	systemctl --quiet disable --now machine-config-daemon-recover.service machine-config-daemon-prove.service || true
 fi

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+)
+
+// A certificate of the authority is not enough: it may have signed others.
+func TestAClientIsKnownByItsName(t *testing.T) {
+	server := httptest.NewTLSServer(nil)
+	server.Close()
+	authority := filepath.Join(t.TempDir(), "ca.crt")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(authority, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := &clusterAPIOptions{clientCA: authority, clients: []string{"capi", "kcp.example.com"}}
+	demanded, err := o.demand(&certwatcher.CertWatcher{})
+	if err != nil || demanded.ClientAuth != tls.RequireAndVerifyClientCert {
+		t.Fatalf("%+v, %v", demanded, err)
+	}
+	for name, test := range map[string]struct {
+		cert x509.Certificate
+		good bool
+	}{
+		"common name":  {x509.Certificate{Subject: pkix.Name{CommonName: "capi"}}, true},
+		"DNS name":     {x509.Certificate{DNSNames: []string{"a", "kcp.example.com"}}, true},
+		"another name": {x509.Certificate{Subject: pkix.Name{CommonName: "capi2"}, DNSNames: []string{"a.capi"}}, false},
+		"no name":      {x509.Certificate{}, false},
+	} {
+		shown := tls.ConnectionState{PeerCertificates: []*x509.Certificate{&test.cert}}
+		if err := demanded.VerifyConnection(shown); (err == nil) != test.good {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestTheExtensionHasToKnowItsMachinesAndItsClients(t *testing.T) {
+	all := []string{"--cluster=c", "--namespace=n", "--client-ca=/no/such/file", "--client-name=capi"}
+	for _, without := range all {
+		cmd := clusterAPI()
+		flag, _, _ := strings.Cut(without, "=")
+		for _, arg := range all {
+			if arg != without {
+				if err := cmd.ParseFlags([]string{arg}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := cmd.Args(cmd, nil); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("without %s: %v", flag, err)
+		}
+	}
+}
