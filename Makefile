@@ -23,7 +23,7 @@ FUZZTIME ?= 10s
 TEST_TIMEOUT ?= 30m
 
 # How many power cuts make test-vm spreads over an update with ostree, and over one on a host of packages; and a quarter
-# as many where the boot loader counts boots.
+# as many where the boot loader counts boots, and where it is systemd-boot.
 VM_CUTS ?= 40
 
 # What test/suites.sh says to the longest suites: -short makes fewer cuts, spread over all points of an update, and leaves
@@ -49,7 +49,7 @@ CONCURRENT := ^[[:space:]]+go [[:alnum:]_.]+\(|"sync(/atomic)?"|golang.org/x/syn
 
 .PHONY: help
 help: ## Shows this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Builds the static binaries of cmd/ into bin/
@@ -100,8 +100,12 @@ test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, 
 	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/hosts/vm test -count=1 -timeout 4h
 
 .PHONY: test-vm-short
-test-vm-short: ## Runs what of test-vm a change has to pass: two updates, ways back, and ten power cuts
+test-vm-short: ## Runs what of test-vm a change has to pass: three updates, ways back, and ten power cuts
 	@VM_TESTS=require LAB_INSTALL=1 go -C test/hosts/vm test -short -count=1 -timeout 60m
+
+.PHONY: test-cluster-api
+test-cluster-api: deps kubebox ## Runs the tests with Cluster API's own controllers (as root; minutes, more the first time)
+	@CLUSTER_API_TESTS=1 LAB=require go test -count=1 -v -timeout $(TEST_TIMEOUT) ./test/fleets/capi
 
 .PHONY: race
 race: ## Runs the tests of the packages that start goroutines or share memory under the race detector
@@ -170,6 +174,7 @@ lint: $(LINTER) ## Checks formatting, vet, the linters, all modules and, where s
 	go -C tools/alertmanager mod tidy -diff || status=1
 	go -C tools/gotestsum mod tidy -diff || status=1
 	go -C test/lab/cluster/kubebox mod tidy -diff || status=1
+	go -C test/fleets/capi/managers mod tidy -diff || status=1
 	go vet ./... || status=1
 	go vet -tags faults ./... || status=1
 	go vet -tags manual ./cli || status=1
@@ -197,6 +202,7 @@ check-dirty: ## Fails, and names the files, when generate, tidy or gofmt change 
 	go -C tools/alertmanager mod tidy
 	go -C tools/gotestsum mod tidy
 	go -C test/lab/cluster/kubebox mod tidy
+	go -C test/fleets/capi/managers mod tidy
 	$(GO_FILES) | xargs -0 -r gofmt -w
 	changed=$$(diff <(echo "$$before") <(state) | awk '/^[<>]/ { $$1 = $$2 = ""; print substr($$0, 3) }' | sort -u || true)
 	if [[ $$changed ]]; then

@@ -35,6 +35,7 @@ missing() { # prints the packages that this machine lacks, a line each
 		bwrap bubblewrap
 		setfiles policycoreutils
 		curl curl
+		skopeo skopeo
 		jq jq
 		/usr/lib/dracut/modules.d/30ignition/ignition ignition
 	END

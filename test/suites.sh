@@ -16,7 +16,7 @@ counting=(hosts/osupdate hosts/crash hosts/hostile)
 long=("${counting[@]}" clusters/pool fleets/pods fleets/e2e)
 # The short ones among the suites on control planes. They come last: what is left for the lane that is done first is
 # short then.
-short=(clusters/gitops clusters/operators clusters/page clusters/template fleets/scale)
+short=(clusters/clusterapi clusters/gitops clusters/operators clusters/page clusters/template fleets/scale)
 
 # tested runs go test. A failed test gets go test's own line.
 tested() { # NAME ARGUMENTS-OF-GO-TEST...

@@ -96,10 +96,33 @@ func TestEveryFlagOfKuredHasItsPlaceAndItsTest(t *testing.T) {
 	}
 }
 
+// zincati has the settings of zincati's TOML, and the values of those that choose between ways.
+var zincati = []string{
+	"agent.timing.steady_interval_secs", "cincinnati.base_url", "identity.group", "identity.node_uuid",
+	"identity.rollout_wariness", "updates.allow_downgrade", "updates.enabled", "updates.fleet_lock.base_url",
+	"updates.periodic.time_zone", "updates.periodic.window", "days", "start_time", "length_minutes",
+	`updates.strategy = "immediate"`, `updates.strategy = "periodic"`, `updates.strategy = "fleet_lock"`,
+	`updates.strategy = "marker_file"`,
+}
+
+// The page for people who come from zincati has each of its settings, and another page has the test of each.
+func TestEverySettingOfZincatiHasItsPlaceAndItsTest(t *testing.T) {
+	const page = "docs/coming-from-zincati.md"
+	all := pages(t)
+	for _, wrong := range checkFlags(zincati, all[page], false) {
+		t.Errorf("%s: %s", page, wrong)
+	}
+	for _, wrong := range checkFlags(zincati, all[traces], true) {
+		t.Errorf("%s: %s", traces, wrong)
+	}
+}
+
 func TestAFlagWithoutItsRowIsFound(t *testing.T) {
-	page := "`--c` is gone.\n| `--a`, `--b` | here | `x TestX` |\n| there | `--c` | `x TestX` |\n| `--d` | none | |\n"
-	for tested, want := range map[bool][]string{false: {"no row has --c"}, true: {"no row has --c", "the row of --d names no test"}} {
-		if got := checkFlags([]string{"--a", "--b", "--c", "--d"}, page, tested); !slices.Equal(got, want) {
+	page := "`--c` is gone.\n| `--a`, `--b` | here | `x TestX` |\n| there | `--c` | `x TestX` |\n| `--d` | none | |\n" +
+		"| `e.f = 1` of `g` | here | `x TestX` |\n"
+	for tested, want := range map[bool][]string{false: {"no row has --c", "no row has e.f = 2"},
+		true: {"no row has --c", "the row of --d names no test", "no row has e.f = 2"}} {
+		if got := checkFlags([]string{"--a", "--b", "--c", "--d", "e.f", "e.f = 1", "e.f = 2", "g"}, page, tested); !slices.Equal(got, want) {
 			t.Errorf("tested %t: found %q, want %q", tested, got, want)
 		}
 	}
@@ -182,7 +205,6 @@ var (
 	span    = regexp.MustCompile("`[^`\n]*`")
 	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
 	aTest   = regexp.MustCompile("`([a-z0-9/]+ Test\\w+)`")
-	aFlag   = regexp.MustCompile("`(--[a-z-]+)`")
 	aRow    = regexp.MustCompile(`(?m)^\| ([0-9]+) \|.*\|([^|\n]+)\|$`)
 )
 
@@ -243,14 +265,16 @@ func checkTests(pages map[string]string, functions map[string]bool) (wrong []str
 	return wrong
 }
 
-// checkFlags returns a line for each flag that begins no row of a page's tables; or whose row names no test, where rows
-// have to.
+// checkFlags returns a line for each flag or setting, alone or with its value, that is in the first cell of no row of a
+// page's tables; or whose row names no test, where rows have to.
 func checkFlags(flags []string, page string, tested bool) (wrong []string) {
 	rows := map[string]string{}
 	for line := range strings.Lines(page) {
 		if cells := strings.SplitN(line, "|", 3); len(cells) == 3 && cells[0] == "" {
-			for _, match := range aFlag.FindAllStringSubmatch(cells[1], -1) {
-				rows[match[1]] = cells[2]
+			for _, code := range span.FindAllString(cells[1], -1) {
+				whole := strings.Trim(code, "`")
+				name, _, _ := strings.Cut(whole, " ")
+				rows[whole], rows[name] = cells[2], cells[2]
 			}
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,6 +69,10 @@ func TestADaemonMayDoItsWork(t *testing.T) {
 			const label = `{"metadata":{"labels":{%q:%s},"annotations":{%q:%s}}}`
 			return errors.Join(patchNode(ours, label, api.ExcludeLabel, `""`, api.ExcludedKey, `"{}"`)(ctx, who),
 				patchNode(ours, label, api.ExcludeLabel, "null", api.ExcludedKey, "null")(ctx, who))
+		},
+		"read a PinnedImageSet by its name": func(ctx context.Context, who clients) error {
+			_, err := who.mc.MachineconfigurationV1().PinnedImageSets().Get(ctx, "none", metav1.GetOptions{})
+			return ignoreNotFound(err)
 		},
 		"write an event about its node": createEvent("Node", ours),
 	})
@@ -187,6 +192,7 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 		"say that there is no other node":       annotate(api.ControlPlaneTopology),
 		"choose its own values":                 annotate(api.ValuesKey),
 		"choose its NodeValues":                 annotate(api.EntriesKey),
+		"choose its pinned images":              annotate(api.PinOrderKey),
 		"give itself a value":                   annotate(api.ValuePrefix + "address"),
 	})
 	refuse(t, daemon, "MachineConfigNode of its own node only, and this token is bound to ours", map[string]attempt{
@@ -271,6 +277,10 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 		},
 		"read the NodeValues of its node": func(ctx context.Context, who clients) error {
 			return who.kube.CoreV1().RESTClient().Get().AbsPath(nodeValuesPath, ours).Do(ctx).Error()
+		},
+		"read all PinnedImageSets": func(ctx context.Context, who clients) error {
+			_, err := who.mc.MachineconfigurationV1().PinnedImageSets().List(ctx, metav1.ListOptions{})
+			return err
 		},
 		"read all NodeValues": func(ctx context.Context, who clients) error {
 			return who.kube.CoreV1().RESTClient().Get().AbsPath(nodeValuesPath).Do(ctx).Error()
@@ -486,6 +496,11 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 				patchNode(theirs, `{"metadata":{"annotations":{%q:"{}"}}}`, api.EntriesKey)(ctx, who),
 				patchNode(theirs, `{"metadata":{"annotations":{%q:null}}}`, api.EntriesKey)(ctx, who))
 		},
+		"read PinnedImageSets, and tell a Node of them": func(ctx context.Context, who clients) error {
+			_, err := who.mc.MachineconfigurationV1().PinnedImageSets().List(ctx, metav1.ListOptions{})
+			return errors.Join(err, patchNode(theirs, `{"metadata":{"annotations":{%q:"{}"}}}`, api.PinOrderKey)(ctx, who),
+				patchNode(theirs, `{"metadata":{"annotations":{%q:null}}}`, api.PinOrderKey)(ctx, who))
+		},
 		"ask what a node waits for": func(ctx context.Context, who clients) error {
 			_, err := who.mc.MachineconfigurationV1().MachineConfigNodes().Get(ctx, "none", metav1.GetOptions{})
 			return ignoreNotFound(err)
@@ -500,7 +515,8 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 			var errs []error
 			for _, name := range []string{
 				"machineconfigs.machineconfiguration.openshift.io", "machineconfigpools.machineconfiguration.openshift.io",
-				"kubeletconfigs.machineconfiguration.openshift.io", "rolloutpolicies.noderefit.dev",
+				"kubeletconfigs.machineconfiguration.openshift.io", "pinnedimagesets.machineconfiguration.openshift.io",
+				"rolloutpolicies.noderefit.dev",
 			} {
 				errs = append(errs, who.kube.CoreV1().RESTClient().Get().
 					AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", name).Do(ctx).Error())
@@ -621,6 +637,52 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 		},
 		"delete a node": func(ctx context.Context, who clients) error {
 			return who.kube.CoreV1().Nodes().Delete(ctx, theirs, metav1.DeleteOptions{})
+		},
+	})
+}
+
+// A Node that was never sent anywhere has just joined, and gets the roles of its token's pool. Nothing else of its labels
+// is the controller's, and no label of any other Node is.
+func TestTheControllerGivesRolesOfWorkersToNodesThatHaveJustJoined(t *testing.T) {
+	c := installed(t)
+	const joined, placed = "has-joined", "has-its-place"
+	for name, annotations := range map[string]map[string]string{
+		joined: nil, placed: {api.DesiredConfig: renderedName, api.CurrentConfig: renderedName},
+	} {
+		if _, err := c.Client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Annotations: annotations, Labels: map[string]string{"example.com/rack": "r1", api.NodeRole + "worker": ""},
+		}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	controller := as(t, c, api.Controller, "")
+	const label = `{"metadata":{"labels":{%q:%s}}}`
+	refuse(t, controller, "no labels, finalizers or owners", map[string]attempt{
+		"a role for a node that has its place": patchNode(placed, label, api.NodeRole+"infra", `""`),
+		"a role of the control plane":          patchNode(joined, label, api.NodeRole+"control-plane", `""`),
+		"a role of masters":                    patchNode(joined, label, api.NodeRole+"master", `""`),
+		"a role of arbiters":                   patchNode(joined, label, api.NodeRole+"arbiter", `""`),
+		"a label of another domain":            patchNode(joined, label, "example.com/pool", `"infra"`),
+		"a host name":                          patchNode(joined, label, "kubernetes.io/hostname", `"x"`),
+		"another value of a label":             patchNode(joined, label, "example.com/rack", `"r2"`),
+		"another value of a role":              patchNode(joined, label, api.NodeRole+"worker", `"x"`),
+		"a label is taken away":                patchNode(joined, label, "example.com/rack", "null"),
+		"a role is taken away":                 patchNode(joined, label, api.NodeRole+"worker", "null"),
+		"a finalizer beside a role": patchNode(joined,
+			`{"metadata":{"labels":{%q:""},"finalizers":["example.com/kept"]}}`, api.NodeRole+"infra"),
+	})
+	allow(t, controller, map[string]attempt{
+		"list the requests for certificates": func(ctx context.Context, who clients) error {
+			_, err := who.kube.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{})
+			return err
+		},
+		"a role for a node that has just joined": patchNode(joined, label, api.NodeRole+"infra", `""`),
+	})
+	refuse(t, controller, "", map[string]attempt{
+		"approve a request": func(ctx context.Context, who clients) error {
+			return who.kube.CertificatesV1().RESTClient().Put().Resource("certificatesigningrequests").Name("x").
+				SubResource("approval").Body([]byte(`{"apiVersion":"certificates.k8s.io/v1",` +
+				`"kind":"CertificateSigningRequest","metadata":{"name":"x"}}`)).Do(ctx).Error()
 		},
 	})
 }
@@ -762,7 +824,7 @@ func eventuallyKnown(t *testing.T, who clients, namespace, name string) {
 // A controller tells by this list whether a silent node has answered: no account may write what is the other's word.
 func TestThePoliciesTellTheAgentsAnnotationsFromTheControllers(t *testing.T) {
 	key := regexp.MustCompile(`'((?:machineconfiguration\.openshift\.io|noderefit\.dev)/[A-Za-z-]*[A-Za-z])'`)
-	of := []string{api.ControlPlaneTopology, api.DesiredConfig, api.ArrivedKey, api.AwaitedKey, api.Lift, api.EntriesKey, api.OrdersKey,
+	of := []string{api.ControlPlaneTopology, api.DesiredConfig, api.ArrivedKey, api.AwaitedKey, api.Lift, api.EntriesKey, api.OrdersKey, api.PinOrderKey,
 		api.RebootKey, api.TriedKey, api.ValuesKey}
 	people := []string{api.HoldKey, api.TrialKey} // the controller's list has what it may write, the agent's what it may not
 	for account, want := range map[string][]string{"daemon": slices.Sorted(slices.Values(slices.Concat(of, people))), "controller": of} {

@@ -384,6 +384,8 @@ func TestAPolicyThatMakesNoSenseIsRefusedByField(t *testing.T) {
 		`{"pools":["a"],"windows":{"open":[{"rrule":"FREQ=DAILY","durationMinutes":1}]}}`:                          "rrule and start belong together",
 		`{"pools":["a"],"windows":{"open":[{"cron":"0 1 * * *","from":"2026-01-01","until":"2026-01-02"}]}}`:       "exactly one of cron, rrule and from",
 		`{"pools":["a"],"windows":{"timeZone":"../etc","blackouts":[{"from":"2026-01-01","until":"2026-01-02"}]}}`: "spec.windows.timeZone",
+		`{"pools":["a"],"windows":{"timeZone":"localtime","open":[{"cron":"0 1 * * *","durationMinutes":1}]}}`:     "local time is another one for each reader",
+		`{"pools":["a"],"rebootWindows":{"timeZone":"Local","open":[{"cron":"0 1 * * *","durationMinutes":1}]}}`:   "local time is another one for each reader",
 	} {
 		if err := l.policy("wrong", spec); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v; want an error that says %s", spec, err, field)

@@ -84,6 +84,9 @@ func TestARolloutIsFollowedToItsEnd(t *testing.T) {
 	if strings.Contains(r.stdout, "Waiting") {
 		t.Error("that nodes wait for their turn is no news")
 	}
+	if !regexp.MustCompile(`^\d{4}-\d\d-\d\d \S+\n\d\d:\d\d:\d\d  live2`).MatchString(r.stdout) {
+		t.Error("the first line is not the date of the next one")
+	}
 	inOrder(t, r.stdout,
 		`live2 2/2  -    Target +`+before, `live2 2/2  -    Updated +`+before, `live2 0/2  -    Target +`+after,
 		`live2 0/2  w-1  Staging( +\(Updating took .*s\))?`, `live2 0/2  w-1  Draining +\(Staging took .*s\)`,

@@ -58,7 +58,7 @@ func TestNodeStagesAheadServesOnAndPullsNothingWhenItGoes(t *testing.T) {
 	n := newNode(t)
 	n.host.Change(func(s *fakehost.Script) { s.OS = osX })
 	b := n.render([]string{"quiet"}, "b")
-	order := api.StageOrder{Config: b, MinFreeMebibytes: 100, IOWeight: 10, CPUWeight: 20}
+	order := api.StageOrder{Config: b, MinFreeMebibytes: 100, IOWeight: 10, CPUWeight: 20, Bandwidth: 20 << 20}
 	n.order(&order)
 	n.waitStaged(b, osX)
 	n.waitEvent("Staged", osX)
@@ -83,7 +83,7 @@ func TestNodeStagesAheadServesOnAndPullsNothingWhenItGoes(t *testing.T) {
 	if got := n.host.Counts(); got[fakehost.Pull] != 1 {
 		t.Errorf("operations %v", got)
 	}
-	if got := n.host.Order(); got == nil || got.MinFreeMebibytes != 0 || got.IOWeight != 10 {
+	if got := n.host.Order(); got == nil || got.MinFreeMebibytes != 0 || got.IOWeight != 10 || got.Bandwidth != 20<<20 {
 		t.Errorf("on its way the host was told %+v", got)
 	}
 	n.order(nil)

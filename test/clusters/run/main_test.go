@@ -58,7 +58,9 @@ type node struct {
 	stop context.CancelFunc
 	done chan struct{}
 	logs *counter
-	gets *counter // reads of the Node, answered or not
+	// pinner is the node's container runtime; nil: the head has none.
+	pinner daemon.Pinner
+	gets   *counter // reads of the Node, answered or not
 }
 
 // counter counts what happens.
@@ -165,7 +167,7 @@ func (n *node) start() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	log := zaptest.NewLogger(n.t, zaptest.WrapOptions(zap.Hooks(n.logs.line)), zaptest.Level(level()))
-	head := daemon.NewHead(daemon.HeadOptions{Node: n.name, Kube: client, Hands: n.host, Senses: n.host, Verifier: n.host, Monitor: n.host, Asker: n.host, Rebooter: n.host,
+	head := daemon.NewHead(daemon.HeadOptions{Node: n.name, Kube: client, Hands: n.host, Senses: n.host, Verifier: n.host, Monitor: n.host, Asker: n.host, Rebooter: n.host, Pinner: n.pinner,
 		Drainer: &drain.Drainer{Client: client, Node: n.name}, Log: log})
 	n.stop, n.done = stop, make(chan struct{})
 	go func() {

@@ -196,10 +196,15 @@ func kindsComeBack(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		}
 		explains(ctx, t, f, name, progress.RolledBack, "kubelet")
 	}
+	// The deployment to which a host goes back is none that somebody has chosen.
+	events, err := f.Kubectl(ctx, "get", "events", "-A", "--field-selector=reason=RebootWanted", "-o", "jsonpath={.items[*].message}")
+	if must(t, err); strings.Contains(events, "by a person or another program") {
+		t.Errorf("a host on its way back has said: %s", events)
+	}
 	has(ctx, t, f, "two")
 	must(t, f.Apply(ctx, kinds("two", "Environment=KINDS=two")), f.WaitAt(ctx, before, names(f)...),
 		f.WaitPool(ctx, "worker", "updated", fleet.Updated(3)), f.Pool(ctx, "worker", "1"))
-	_, err := f.Kubectl(ctx, "delete", "rolloutpolicy", "three-may-fail")
+	_, err = f.Kubectl(ctx, "delete", "rolloutpolicy", "three-may-fail")
 	must(t, err)
 }
 

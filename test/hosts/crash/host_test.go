@@ -506,9 +506,14 @@ func (h *crashHost) points(verb string, do func() error) ([]string, error) {
 func TestPowerCutAtEveryPoint(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	h := emptyHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	if err := h.shell(ctx, playedKexec); err != nil {
+		t.Fatal(err)
+	}
+	h.toAndFro(ctx)
 	h.cutUpdates(ctx)
 	h.cutReboots(ctx)
+	h.cutLoaded(ctx)
 }
 
 // cutUpdates pulls the plug at the points of each verb of an update.

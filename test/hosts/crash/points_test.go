@@ -71,6 +71,7 @@ var elsewhere = map[transaction.Road]map[string]string{
 		"etc staged":             theStagedRoad,
 		"etc written":            aDeployment,
 		"fallback":               aDeployment,
+		"kernel loaded":          aDeployment,
 		"left out":               changesMeanwhile,
 		"materialise":            aDeployment,
 		"moved":                  aDeployment,

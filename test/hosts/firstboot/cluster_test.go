@@ -40,27 +40,14 @@ func TestAMachineJoinsItsPoolDoneAndWithoutAnotherBoot(t *testing.T) {
 	cluster.Need(t)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 8*time.Minute, errors.New("it takes too long"))
 	defer cancel()
-	f, err := fleet.Start(ctx, base, fleet.Options{Hosts: []string{"old"}, Bin: bin, Repository: repository})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, n := range f.Nodes {
-			if text, err := n.Journal(context.WithoutCancel(ctx)); err == nil && t.Failed() {
-				t.Logf("%s:\n%s", n.Name, text[max(0, len(text)-12000):])
-			}
-		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	f := newFleet(ctx, t, base, fleet.Options{Hosts: []string{"old"}})
 	must := func(errs ...error) {
 		t.Helper()
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err = f.StartController(ctx)
+	_, err := f.StartController(ctx)
 	must(err, f.Pool(ctx, "worker", "1"), f.Apply(ctx, worker), f.StartAgents(ctx),
 		f.WaitPool(ctx, "worker", "the old node has the configuration", fleet.Updated(1)))
 	config, err := f.Configuration(ctx, "worker")
@@ -106,8 +93,29 @@ func TestAMachineJoinsItsPoolDoneAndWithoutAnotherBoot(t *testing.T) {
 	}
 }
 
+// newFleet starts a fleet that ends with the test.
+func newFleet(ctx context.Context, t *testing.T, base *lab.Base, o fleet.Options) *fleet.Fleet {
+	t.Helper()
+	o.Bin, o.Repository = bin, repository
+	f, err := fleet.Start(ctx, base, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, n := range f.Nodes {
+			if text, err := n.Journal(context.WithoutCancel(ctx)); err == nil && t.Failed() {
+				t.Logf("%s:\n%s", n.Name, text[max(0, len(text)-12000):])
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
 // clusterServer runs the server with the rights of its account and no others, and makes the token that it takes.
-func clusterServer(ctx context.Context, t *testing.T, f *fleet.Fleet) server {
+func clusterServer(ctx context.Context, t *testing.T, f *fleet.Fleet, args ...string) server {
 	t.Helper()
 	if _, err := f.Kubectl(ctx, "apply", "-f", repository+"/packaging/kustomize/server/rbac-server.yaml"); err != nil {
 		t.Fatal(err)
@@ -123,7 +131,7 @@ func clusterServer(ctx context.Context, t *testing.T, f *fleet.Fleet) server {
 	dir := t.TempDir()
 	writeFile(t, dir+"/tls.crt", cert)
 	writeFile(t, dir+"/tls.key", key)
-	s := start(t, cert, "--kubeconfig="+kubeconfig, "--cert="+dir+"/tls.crt", "--key="+dir+"/tls.key")
+	s := start(t, cert, append(args, "--kubeconfig="+kubeconfig, "--cert="+dir+"/tls.crt", "--key="+dir+"/tls.key")...)
 	// The API server takes a token a moment after its Secret was written.
 	if err := fleet.Until(ctx, "the token is taken", func(ctx context.Context) (bool, string, error) {
 		code, text := s.ask(ctx, t, token)
@@ -151,7 +159,7 @@ func (s server) ask(ctx context.Context, t *testing.T, token string) (code int, 
 	roots.AppendCertsFromPEM(s.authority)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/config/worker", s.port),
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/config/%s", s.port, s.pool),
 		http.NoBody)
 	if err != nil {
 		t.Fatal(err)

@@ -110,6 +110,8 @@ type server struct {
 	port      int
 	authority []byte // PEM
 	child     *cluster.Child
+	// pool and token are what a machine asks for, and what it shows.
+	pool, token string
 }
 
 // serve has one serve a pool worker with a configuration until the test ends.
@@ -142,7 +144,7 @@ func writeFile(t *testing.T, path string, text []byte) {
 // start runs the server until the test ends.
 func start(t *testing.T, cert []byte, args ...string) server {
 	t.Helper()
-	s := server{port: freePort(t), authority: cert}
+	s := server{port: freePort(t), authority: cert, pool: "worker", token: token}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program("machine-config-server"), append(args,
 		"--address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port), "--metrics-bind-address=0")...)
 	var log bytes.Buffer
@@ -200,8 +202,8 @@ func (s server) pointer(t *testing.T) []byte {
 			{"source": "data:;base64," + base64.StdEncoding.EncodeToString(s.authority)},
 		}}},
 		"config": object{"merge": []object{{
-			"source":      fmt.Sprintf("https://127.0.0.1:%d/config/worker", s.port),
-			"httpHeaders": []object{{"name": "Authorization", "value": "Bearer " + token}},
+			"source":      fmt.Sprintf("https://127.0.0.1:%d/config/%s", s.port, s.pool),
+			"httpHeaders": []object{{"name": "Authorization", "value": "Bearer " + s.token}},
 		}}},
 	}})
 	if err != nil {

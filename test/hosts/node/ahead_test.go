@@ -3,10 +3,12 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/lab"
@@ -31,7 +33,7 @@ func stall(ctx context.Context, t *testing.T, n *Node, o api.StageOrder) *runnin
 
 func TestTheUnitThatStagesHasTheWeightsOfItsOrder(t *testing.T) {
 	ctx, n := startHead(t)
-	r := stall(ctx, t, n, api.StageOrder{Config: "os", IOWeight: 10, CPUWeight: 20})
+	r := stall(ctx, t, n, api.StageOrder{Config: "os", IOWeight: 10, CPUWeight: 20, Bandwidth: 1 << 20})
 	out, _ := shell(ctx, t, n, "systemctl show -p CPUWeight,IOWeight "+stageUnit)
 	if !strings.Contains(out, "CPUWeight=20\n") || !strings.Contains(out, "IOWeight=10\n") {
 		t.Errorf("%s", out)
@@ -39,8 +41,34 @@ func TestTheUnitThatStagesHasTheWeightsOfItsOrder(t *testing.T) {
 	if cgroup, _ := shell(ctx, t, n, "systemctl status --no-pager -n 0 "+stageUnit); !strings.Contains(cgroup, "ostree") {
 		t.Errorf("what pulls is somewhere else:\n%s", cgroup)
 	}
+	// The server hears of it by the proxy of the unit alone.
+	if out, exit := shell(ctx, t, n, "tr '\\0' '\\n' </proc/$(pgrep -xo ostree)/environ | grep ^http_proxy=http://noderefit:.*@127.0.0.1:"); exit != 0 {
+		t.Errorf("what pulls keeps no bandwidth: %s", out)
+	}
 	shell(ctx, t, n, "systemctl stop "+stageUnit+" stall")
 	r.end(ctx, t, n, "TERM")
+}
+
+func TestTheUnitThatStagesKeepsTheBandwidthOfItsOrder(t *testing.T) {
+	ctx, n := startHead(t)
+	s := newShelf(t, n)
+	tool := bytes.Repeat([]byte("tool\n"), 3<<18) // 3.75 MiB
+	s.put("tool", tool)
+	doc := document(t, n, "paced.json", mc("paced", referring(map[string]string{"/etc/testos/tool": s.at("tool", tool)})))
+	began := time.Now()
+	a := head(ctx, t, n, "stage", "--config", doc, "--name", "paced", "--order",
+		api.Encode(api.StageOrder{Config: "paced", Bandwidth: 1 << 20}))
+	took := time.Since(began)
+	t.Logf("%d bytes came in %s", len(tool), took)
+	if least := 3500 * time.Millisecond; a.Error != "" || took < least {
+		t.Errorf("%+v after %s, which takes at least %s", a, took, least)
+	}
+	// So few that no registry waits for it.
+	a = head(ctx, t, n, "stage", "--config", doc, "--name", "paced", "--order",
+		api.Encode(api.StageOrder{Config: "paced", Bandwidth: 1}))
+	if !strings.Contains(a.Error, "flag --bandwidth: 1 bytes a second is less than 16384") {
+		t.Errorf("%+v", a)
+	}
 }
 
 func TestStagingLeavesTheDiskItsFloor(t *testing.T) {

@@ -341,6 +341,56 @@ func TestHeadThatIsKilledDuringASwitchFindsItGoneOn(t *testing.T) {
 	}
 }
 
+// Reboots are left to people, and the head, or the program on the host that commits, is killed in the middle of it. The
+// host stays wholly on the configuration before until the next head comes, which finds the update gone on or does it
+// anew; then the host says that it needs a reboot, has not booted, and serves. Taking the update back leaves nothing.
+func TestHeadThatIsKilledDuringACommitLeavesItToPeople(t *testing.T) {
+	ctx, n := onA(t)
+	giveHead(t, n)
+	const boot = "/var/lib/machine-config-daemon/boot.json"
+	const apply = "machine-config-daemon-apply"
+	a, boots := document(t, n, "a.json", mc("a", configA)), n.Boots()
+	for i, until := range []string{
+		"systemctl -q is-active " + apply,
+		"grep -q prepare " + boot,
+		"grep -q '\"phase\":\"boot\"' " + boot,
+	} {
+		for _, victim := range []string{"head", apply} {
+			name := fmt.Sprintf("m%d%d", i, len(victim))
+			doc := document(t, n, name+".json", mc(name, strings.ReplaceAll(configB, "b=2", "b="+name)))
+			update := []string{"apply", "--config", doc, "--name", name, "--no-reboot"}
+			r := begin(ctx, t, n, update...)
+			shell(ctx, t, n, "until "+until+"; do sleep 0.01; done")
+			if victim == apply {
+				shell(ctx, t, n, "systemctl kill -s KILL "+apply)
+			}
+			r.end(ctx, t, n, "KILL")
+			if s := status(ctx, t, n); s.Config.Committed != "a" || s.State == transaction.Degraded {
+				t.Errorf("%s killed at %q: %+v", victim, until, s)
+			}
+			if next := head(ctx, t, n, update...); next.Error != "" || next.Result.Reboot != host.RebootNeeded {
+				t.Fatalf("%s killed at %q: %+v", victim, until, next)
+			}
+			s := status(ctx, t, n)
+			if !s.NeedsReboot || s.Config.Committed != "a" || s.Config.Pending != name ||
+				wanted(s) != "Configuration "+name+" is committed, and the next boot leads to it " {
+				t.Errorf("%s killed at %q: %+v", victim, until, s)
+			}
+			if out, exit := shell(ctx, t, n, "systemctl is-active kubelet"); exit != 0 || n.Boots() != boots {
+				t.Errorf("%s killed at %q: kubelet %s, %d boots", victim, until, out, n.Boots()-boots)
+			}
+			if back := head(ctx, t, n, "apply", "--config", a, "--name", "a"); back.Error != "" {
+				t.Fatalf("%s killed at %q: going back: %+v", victim, until, back)
+			}
+			if s = status(ctx, t, n); s.State != transaction.Done || s.NeedsReboot || s.Config.Pending != "" || n.Boots() != boots {
+				t.Errorf("%s killed at %q: after going back: %+v", victim, until, s)
+			}
+			verified(ctx, t, n)
+			nothingLeft(ctx, t, n)
+		}
+	}
+}
+
 func TestStageRefusesAFullBootAndAFullDisk(t *testing.T) {
 	ctx, n := startHead(t)
 	b := document(t, n, "b.json", mc("b", configB))

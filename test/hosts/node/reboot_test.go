@@ -4,11 +4,13 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/host"
@@ -170,6 +172,20 @@ func TestAHostOfDNFWaitsForAPersonsReboot(t *testing.T) {
 	const packages = "Packages needs-restarting: packages were updated since the boot systemd"
 	if got := wanted(status(ctx, t, n)); got != packages {
 		t.Fatalf("%s", got)
+	}
+	// A person asks while the agent does: one after the other, and each gets the whole answer.
+	var asking errgroup.Group
+	for range 3 {
+		asking.Go(func() error {
+			out, errs, exit, err := n.Agent(ctx, "wants-reboot")
+			if err != nil || exit != 0 || errs != "" || !strings.Contains(out, "needs-restarting") {
+				return fmt.Errorf("beside another one: exit %d, %w\n%s%s", exit, err, out, errs)
+			}
+			return nil
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		t.Error(err)
 	}
 
 	boots := n.Boots()

@@ -79,6 +79,14 @@ func TestWhatAnAdministratorHasStagedIsToldAndLost(t *testing.T) {
 		t.Errorf("plan: %d %v %s", exit, err, text)
 	}
 	boots := n.Boots()
+	// Beside another manager of the OS it is kept.
+	_, text, exit, err = n.Agent(ctx, "apply", "--config", at, "--keep-staged")
+	if err != nil || exit != 5 || !strings.Contains(text, "others have staged "+lost+": let them boot it") {
+		t.Errorf("apply --keep-staged: %d %v %s", exit, err, text)
+	}
+	if got := deploymentLines(ctx, t, n); got[0] != "staged, boots next" || n.Boots() != boots {
+		t.Errorf("after the refusal the deployments are %q", got)
+	}
 	res, _, err := n.Apply(ctx, config("b", "b", `"kernelArguments":["update=b"],`))
 	if err != nil || !slices.Equal(res.Plan.Lost, []string{lost}) {
 		t.Fatalf("%v %+v", err, res)

@@ -16,6 +16,9 @@ import (
 
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/pace"
+	driver "github.com/noderefit/noderefit/rpmostree"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/standin/rpmostree"
 	"github.com/noderefit/noderefit/test/standin/rpmostree/fault"
@@ -70,6 +73,13 @@ func TestImageKernelAndExtensionAreTwoTransactionsAndBootOnlyWhenTheyAreMadeTo(t
 	}
 	m.transactions()
 	want := system(m.push(ctx, "43"))
+	// An administrator is told who updates the host. The agent's own steps pass.
+	m.register(ctx, "Noderefit")
+	if out, err := m.run(ctx, "systemd-run", "--wait", "--pipe", "--quiet", "rpm-ostree", "upgrade"); err == nil ||
+		!strings.Contains(err.Error(), "Updates and deployments are driven by Noderefit (noderefit-update-driver.service)\n"+
+			"See Noderefit's documentation at https://github.com/noderefit/noderefit\nUse --bypass-driver") {
+		t.Errorf("upgrade of an administrator: %v: %s", err, out)
+	}
 	// What it says is looked at once in a second: a transaction that is over sooner would say nothing.
 	m.breaks(fault.Fault{Step: fault.End, Action: fault.Slow, Seconds: 3, Times: 1})
 	c := m.compose(ctx, want, 2)
@@ -171,6 +181,96 @@ func TestWayBackNeedsNoRefThatARebaseHasDeleted(t *testing.T) {
 	m.output(ctx, "rpm-ostree", "upgrade")
 }
 
+// The image is on the disk with its packages.
+func TestWithABandwidthAHostGoesBackToWhereItCameFrom(t *testing.T) {
+	ctx, m := boot(t)
+	slow, err := pace.Listen(ctx, 1<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	before := osimage.System{Image: m.push(ctx, "43"), Packages: []string{"usbguard"}}
+	for _, s := range []osimage.System{before, {Image: m.push(ctx, "44")}} {
+		m.bootInto(ctx, m.compose(ctx, s, 1))
+		if err := m.rpm().Drop(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.transactions()
+	c, err := m.rpm().Compose(slow.In(ctx), before)
+	if err != nil || len(m.transactions()) > 0 {
+		t.Fatalf("gave %+v, %v", c, err)
+	}
+	m.bootInto(ctx, c)
+	if now, err := m.rpm().Current(ctx); err != nil || cmp.Diff(running(before), now) != "" {
+		t.Errorf("runs %+v, %v", now, err)
+	}
+}
+
+// The real systemd lets the proxy's variables count more than those of the host's own file, and tells them to nobody.
+func TestAToolAloneHasThePasswordOfTheProxy(t *testing.T) {
+	ctx, m := boot(t)
+	p, err := pace.Listen(ctx, 1<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	m.output(ctx, "sh", "-c", "mkdir -p /etc/mco; echo HTTPS_PROXY=http://proxy.example:3128 >"+osimage.ProxyFile)
+	units := m.Units()
+	defer units.Close()
+	run := (&ostree.Tools{Units: units, Root: m.root()}).In("paced", systemd.Command{Description: "a tool that fetches",
+		EnvironmentFiles: []string{osimage.ProxyFile}})
+	out, err := run(p.In(ctx), "sh", "-c", "env; echo; systemctl show paced.service; cat /proc/$$/cmdline")
+	has, told, _ := strings.Cut(string(out), "\n\n")
+	if err != nil || !strings.Contains(told, "/run/paced.env") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, variable := range pace.Environment(p.In(ctx)) {
+		name, at, _ := strings.Cut(variable, "=")
+		if !slices.Contains(strings.Split(has, "\n"), variable) {
+			t.Errorf("%s is not the proxy's: %s", name, has)
+		}
+		if at != "" && strings.Contains(told, at) {
+			t.Errorf("everyone is told of %s: %s", variable, told)
+		}
+	}
+	if mode := m.output(ctx, "stat", "-c", "%a %u", "/run/paced.env"); mode != "600 0" {
+		t.Errorf("the file is %s", mode)
+	}
+}
+
+// register registers the agent with rpm-ostree. who is the driver that is registered then. A second registration
+// has to run nothing.
+func (m *machine) register(ctx context.Context, who string) {
+	m.t.Helper()
+	units := m.Units()
+	defer units.Close()
+	kept := &keeping{Units: units}
+	for range 2 {
+		if err := driver.Register(ctx, func(path string) ([]byte, error) { return os.ReadFile(m.root() + path) }, kept); err != nil {
+			m.t.Error(err)
+		}
+	}
+	if got := m.output(ctx, "rpm-ostree", "status", "--json"); !strings.Contains(got, `"driver-name" : "`+who+`"`) {
+		m.t.Errorf("the update driver is not %s: %s", who, got)
+	}
+	if want := map[bool]int{true: 1}[who == "Noderefit"]; kept.times != want {
+		m.t.Errorf("%s: %d registrations, want %d", who, kept.times, want)
+	}
+}
+
+// keeping counts the commands whose units are kept.
+type keeping struct {
+	*systemd.Units
+
+	times int
+}
+
+func (k *keeping) Keep(ctx context.Context, c systemd.Command) error {
+	k.times++
+	return k.Units.Keep(ctx, c)
+}
+
 func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 	ctx, m := boot(t)
 	image := m.push(ctx, "43")
@@ -215,6 +315,19 @@ func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 	m.mend()
 	m.output(ctx, "rm", "/etc/containers/policy.json")
 
+	// The daemon fetches, and goes by no proxy of ours.
+	slow, err := pace.Listen(ctx, 1<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	other := m.push(ctx, "44") // 43 is on the disk by now
+	m.transactions()
+	if _, err := m.rpm().Compose(slow.In(ctx), osimage.System{Image: other}); ostree.ClassOf(err) != ostree.NeedsAdmin ||
+		!strings.Contains(err.Error(), "remove spec.staging.bandwidth") || len(m.transactions()) > 0 {
+		t.Errorf("with a bandwidth: %v", err)
+	}
+
 	m.output(ctx, "sh", "-c", "printf '[Daemon]\\nLockLayering=true\\n' >/etc/rpm-ostreed.conf; systemctl restart rpm-ostreed")
 	refuse(osimage.System{Packages: []string{"usbguard"}}, ostree.NeedsAdmin, "LockLayering=true")
 	m.output(ctx, "sh", "-c", "rm /etc/rpm-ostreed.conf; systemctl restart rpm-ostreed")
@@ -226,6 +339,7 @@ func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 		return strings.Contains(m.output(ctx, "rpm-ostree", "status", "--json"), "driver.service")
 	})
 	refuse(osimage.System{Image: image}, ostree.NeedsAdmin, "Zincati (driver.service)")
+	m.register(ctx, "Zincati")
 	m.output(ctx, "systemctl", "stop", "driver")
 
 	// What can't be built on.

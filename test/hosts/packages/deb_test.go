@@ -120,7 +120,10 @@ func debs(ctx context.Context, t *testing.T, base *lab.Base, first, second strin
 	removeUnknown(h)
 
 	// Removed, the host keeps what would take a bad configuration back; purged, it has nothing of the agent any more.
+	h.does(`systemd-run --unit=noderefit-update-driver --property=RemainAfterExit=yes true
+mkdir -p /run/rpm-ostree && echo noderefit-update-driver.service >/run/rpm-ostree/update-driver.gv`)
 	h.does("dpkg -r noderefit-agent kubectl-refit")
+	h.does("! systemctl is-active noderefit-update-driver && rmdir /run/rpm-ostree")
 	h.fails("", "systemctl is-active machine-config-daemon.service")
 	h.does(`test ! -e /usr/bin/machine-config-daemon && test ! -e /usr/bin/kubectl-refit
 test -e /etc/systemd/system/machine-config-daemon-recover.service && test -x /var/lib/machine-config-daemon/bin/machine-config-daemon`)

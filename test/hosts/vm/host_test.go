@@ -137,7 +137,10 @@ type picture struct {
 // places are what is looked at of a machine's files.
 func (o Options) places() []string {
 	out := []string{"/etc", o.real("/usr/local"), "/var/lib/vm", o.real("/home"), o.real("/root")}
-	if o.Packages {
+	switch {
+	case o.Loader == SystemdBoot: // beside its entries it has a seed of random numbers, which it renews in each boot
+		out = append(out, entriesDir)
+	case o.Packages:
 		out = append(out, "/boot/grub")
 	}
 	return out
@@ -195,35 +198,48 @@ func (h *vmHost) take(ctx context.Context) (picture, error) {
 	args := slices.DeleteFunc(strings.Fields(line), func(arg string) bool {
 		return strings.HasPrefix(arg, "ostree=") || strings.HasPrefix(arg, "BOOT_IMAGE=") || strings.HasPrefix(arg, "initrd=")
 	})
-	// What was taken away and comes back is at the end; the order says something only among those of one name.
+	out.kargs = byName(args)
+	return out, nil
+}
+
+// byName joins kernel arguments. What was taken away and comes back is at the end of them, and so is what kernel-install
+// adds; the order says something only among those of one name.
+func byName(args []string) string {
 	slices.SortStableFunc(args, func(a, b string) int {
 		a, _, _ = strings.Cut(a, "=")
 		b, _, _ = strings.Cut(b, "=")
 		return strings.Compare(a, b)
 	})
-	out.kargs = strings.Join(args, " ")
-	return out, nil
+	return strings.Join(args, " ")
 }
 
-// argumentFiles are the files of a host of packages that have the kernel arguments of a configuration.
-var argumentFiles = []string{"/boot/grub/grub.cfg", "/etc/default/grub.d/90-noderefit.cfg"}
+// argumentFiles are the files of a host of packages that have the kernel arguments of a configuration, besides entries.
+var argumentFiles = []string{"/boot/grub/grub.cfg", "/etc/default/grub.d/90-noderefit.cfg", "/etc/kernel/cmdline"}
 
-// sorted puts the arguments of documents into the order that a host has at first. An argument that was taken away and
-// comes back is the last one, and the order says something only among those of one name.
+// entriesDir has the boot loader entries of a host of packages.
+const entriesDir = "/efi/loader/entries"
+
+// optionsLine has all kernel arguments of an entry, and the other files have those of documents in one place.
+var optionsLine = regexp.MustCompile(`(?m)^options .*$`)
+
+// sorted puts the arguments of documents into the order that a host has at first.
 var sorted = strings.NewReplacer("both=1 vm.a=1", "vm.a=1 both=1", "both=1 vm.b=1", "vm.b=1 both=1")
 
 // sortArguments has the picture of the files with kernel arguments say nothing of their order.
 func (h *vmHost) sortArguments(ctx context.Context, tree snapshot.Tree) error {
-	for _, name := range argumentFiles {
-		entry, there := tree[name]
-		if !there {
+	for name, entry := range tree {
+		if !slices.Contains(argumentFiles, name) && (path.Dir(name) != entriesDir || path.Ext(name) != ".conf") {
 			continue
 		}
 		text, err := h.Read(ctx, name)
 		if err != nil {
 			return err
 		}
-		entry.Sum = fmt.Sprintf("%x", sha256.Sum256([]byte(sorted.Replace(text))))
+		text = optionsLine.ReplaceAllStringFunc(sorted.Replace(text), func(line string) string {
+			return byName(strings.Fields(line))
+		})
+		entry.Sum = fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
+		entry.Size = int64(len(text))
 		tree[name] = entry
 	}
 	return nil

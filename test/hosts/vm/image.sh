@@ -121,7 +121,7 @@ extract() { # DIR PACKAGES [SOURCE...]
 		--aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
 		--aptopt="APT::Default-Release \"$suite\"" "$suite" "$dir" "$@"
 }
-extract debs "linux-image-cloud-amd64,busybox-static${SELINUX:+,bubblewrap}"
+extract debs "linux-image-cloud-amd64,busybox-static,kexec-tools${SELINUX:+,bubblewrap}"
 kv=$(ls debs/usr/lib/modules)
 busybox=debs/usr/bin/busybox
 modules=virtio_blk
@@ -129,6 +129,8 @@ modules=virtio_blk
 # Nothing below changes a file in place: those of a checkout are the repository's.
 ostree --repo="$repo" checkout "$ref1" tree
 prepare=tree/usr/lib/ostree/ostree-prepare-root
+cp -d --remove-destination debs/usr/sbin/kexec tree/usr/sbin/
+cp -d debs/usr/lib/x86_64-linux-gnu/libxen*.so.* tree/usr/lib/x86_64-linux-gnu/
 
 # As Fedora CoreOS has it. This Debian builds its ostree without composefs, and the next one's runs on it.
 if [ "$COMPOSEFS" ]; then
@@ -280,7 +282,7 @@ format() {
 		-O none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_file \
 		-O huge_file,extra_isize "$1"
 }
-make_disk
+make_disk 2048 start=2048,type=83,bootable
 ostree admin init-fs --modern root
 ostree config --repo=root/ostree/repo set core.fsync false
 ostree config --repo=root/ostree/repo set sysroot.bootloader "$backend"
@@ -288,8 +290,7 @@ ostree config --repo=root/ostree/repo set sysroot.readonly true
 ostree --repo=root/ostree/repo pull-local commits "$ref1" "$ref2"
 ostree admin --sysroot=root os-init "$os"
 before_entries
-set -- root=LABEL=root rw console=ttyS0 quiet systemd.show_status=0 mitigations=off nowatchdog random.trust_cpu=on \
-	panic=5 $security
+set -- root=LABEL=root rw quiet $arguments $security
 for argument; do
 	set -- "$@" "--karg=$argument"
 	shift

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ import (
 var ErrDown = errors.New("the machine does not run")
 
 // BootLimit is far longer than a boot or an orderly reboot takes.
-const BootLimit = 5 * time.Minute
+const BootLimit = 15 * time.Minute
 
 // slots limit how many machines run at a time: one for each processor that the tests may use.
 var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -126,9 +127,16 @@ func (i *Image) with(name string, from *Saved, durable, cached map[int64]*block)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("making machine %s: %w", name, err), base.Close())
 	}
-	return &Machine{image: i, name: name, dir: dir, disk: d, from: from, changed: make(chan struct{}),
-		commands: map[uint32]*command{}}, nil
+	m := &Machine{image: i, name: name, dir: dir, disk: d, from: from, changed: make(chan struct{}),
+		commands: map[uint32]*command{}}
+	if err := i.options.variables(m.at("variables")); err != nil {
+		return nil, errors.Join(fmt.Errorf("making machine %s: %w", name, err), m.Close())
+	}
+	return m, nil
 }
+
+// at is the path of a file of the machine's own on this computer.
+func (m *Machine) at(name string) string { return filepath.Join(m.dir, name) }
 
 // Booted makes a machine that has just booted, and switches it on.
 func (i *Image) Booted(ctx context.Context, name string) (*Machine, error) {
@@ -197,9 +205,8 @@ func (m *Machine) launch(ctx context.Context) (_ *power, err error) {
 			err = errors.Join(err, p.cut())
 		}
 	}()
-	at := func(name string) string { return filepath.Join(m.dir, name) }
 	var config net.ListenConfig
-	if p.disk, err = config.Listen(ctx, "unix", at("disk")); err != nil {
+	if p.disk, err = config.Listen(ctx, "unix", m.at("disk")); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -209,14 +216,14 @@ func (m *Machine) launch(ctx context.Context) (_ *power, err error) {
 		}
 		p.diskDone <- err
 	}()
-	args := append(append([]string{}, m.image.accel...), hardware...)
+	args := slices.Concat(m.image.accel, hardware, m.image.options.firmware(m.at("variables")))
 	args = append(args, "-name", m.name,
-		"-blockdev", "driver=nbd,node-name=disk,server.type=unix,server.path="+at("disk"),
+		"-blockdev", "driver=nbd,node-name=disk,server.type=unix,server.path="+m.at("disk"),
 		"-device", "virtio-blk-pci,drive=disk,bootindex=0",
-		"-chardev", "file,id=console,append=on,path="+at("console"), "-serial", "chardev:console",
-		"-chardev", "socket,id=port,server=on,wait=off,path="+at("port"),
+		"-chardev", "file,id=console,append=on,path="+m.at("console"), "-serial", "chardev:console",
+		"-chardev", "socket,id=port,server=on,wait=off,path="+m.at("port"),
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=port,name=noderefit",
-		"-qmp", "unix:"+at("monitor")+",server=on,wait=off")
+		"-qmp", "unix:"+m.at("monitor")+",server=on,wait=off")
 	if !m.clock.IsZero() {
 		args = append(args, "-rtc", "base="+m.clock.UTC().Format("2006-01-02T15:04:05"))
 	}
@@ -229,10 +236,10 @@ func (m *Machine) launch(ctx context.Context) (_ *power, err error) {
 		p.ended = nil
 		return nil, err
 	}
-	if p.port, err = p.dial(ctx, at("port")); err != nil {
+	if p.port, err = p.dial(ctx, m.at("port")); err != nil {
 		return nil, err
 	}
-	conn, err := p.dial(ctx, at("monitor"))
+	conn, err := p.dial(ctx, m.at("monitor"))
 	if err != nil {
 		return nil, err
 	}
@@ -576,7 +583,7 @@ func (m *Machine) Read(ctx context.Context, path string) (string, error) {
 
 // Console returns what the boots of the machine have written to the console.
 func (m *Machine) Console() (string, error) {
-	text, err := os.ReadFile(filepath.Join(m.dir, "console"))
+	text, err := os.ReadFile(m.at("console"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("reading the console of %s: %w", m.name, err)
 	}

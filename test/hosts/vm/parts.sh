@@ -3,6 +3,10 @@
 #
 # What image.sh and packages.sh have in common, for them to read. The text is part of the cache's key.
 
+# What the kernel of every machine is told. Its check of the timer would fail where the emulator gets no time for a
+# while, and the kernel would panic.
+arguments="console=ttyS0 systemd.show_status=0 mitigations=off nowatchdog random.trust_cpu=on panic=5 no_timer_check"
+
 # add_guest puts the lab's program into a tree. It runs from the first moment to the last, and so does what it was asked
 # to run. A soft reboot kills it and takes it for one that still runs.
 add_guest() { # TREE PROGRAM
@@ -32,11 +36,12 @@ name_host() { # ETC
 	echo vm >"$1/hostname"
 }
 
-# make_disk makes disk.img with one partition. format makes the file system of its device, loop, which is mounted at root.
-make_disk() {
+# make_disk makes disk.img with a table of partitions, of which the last has /. format makes the file system of its
+# device, loop, which is mounted at root. A table may have a second copy in the last MiB.
+make_disk() { # SECTOR TABLE
 	truncate -s 2G disk.img
-	echo 'start=2048,type=83,bootable' | sfdisk -q disk.img
-	loop=$(losetup -f --show -o $((2048 * 512)) disk.img)
+	echo "$2" | sfdisk -q disk.img
+	loop=$(losetup -f --show -o $(($1 * 512)) --sizelimit $(((2 << 30) - ($1 + 2048) * 512)) disk.img)
 	trap 'umount -R root 2>/dev/null || true; losetup -d "$loop"' EXIT
 	format "$loop"
 	mkdir root

@@ -26,8 +26,10 @@ const emulator = "qemu-system-x86_64"
 
 // emulation works on every machine. cmpxchg16b is left out because QEMU 7.2 sometimes emulates it wrongly, and then the
 // kernel panics. With rdrand the kernel has its random numbers at once. Without it, each boot needs a second or two for
-// them.
-var emulation = []string{"-accel", "tcg", "-cpu", "qemu64,-cx16,+rdrand"}
+// them. QEMU keeps what it has translated until its buffer is full, and a page that holds code of an earlier stage of
+// the boot is slow to write. The usual buffer of up to 1 GiB is never full: a kernel that is decompressed over the boot
+// loader's code then comes at 110 KB/s. A small buffer forgets such code, and holds all that a kernel runs.
+var emulation = []string{"-accel", "tcg,tb-size=128", "-cpu", "qemu64,-cx16,+rdrand"}
 
 var virtualisation = []string{"-accel", "kvm", "-cpu", "host"}
 
@@ -35,6 +37,32 @@ var virtualisation = []string{"-accel", "kvm", "-cpu", "host"}
 // console shows the boot loader too, and the prompt of one that finds nothing to boot.
 var hardware = []string{"-machine", "q35,graphics=off", "-m", "512", "-smp", "1", "-display", "none", "-vga", "none",
 	"-no-user-config", "-nodefaults", "-device", "virtio-rng-pci"}
+
+// ovmf is where Debian has UEFI firmware for virtual machines. Before a file's name comes what it is for: the code, or
+// the variables of a machine that has never run.
+const ovmf = "/usr/share/OVMF/OVMF_"
+
+// firmware returns the arguments for the firmware. Of UEFI the variables are in a file of the machine's own, as in its
+// flash memory.
+func (o Options) firmware(variables string) []string {
+	if o.Loader != SystemdBoot {
+		return nil
+	}
+	return []string{"-drive", "if=pflash,format=raw,readonly=on,file=" + ovmf + "CODE_4M.fd",
+		"-drive", "if=pflash,format=raw,file=" + variables}
+}
+
+// variables makes the file of the firmware's variables, where the firmware is UEFI.
+func (o Options) variables(path string) error {
+	if o.Loader != SystemdBoot {
+		return nil
+	}
+	fresh, err := os.ReadFile(ovmf + "VARS_4M.fd")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, fresh, 0o600)
+}
 
 // probePatience is how long a kernel may take, with hardware virtualisation, to report that it runs.
 const probePatience = 10 * time.Second

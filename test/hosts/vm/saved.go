@@ -53,7 +53,8 @@ func (i *Image) bootOnce(ctx context.Context) (*Saved, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking QEMU for its version: %w", err)
 	}
-	digest := sha256.Sum256([]byte(string(version) + strings.Join(i.accel, " ") + strings.Join(hardware, " ")))
+	digest := sha256.Sum256([]byte(string(version) + strings.Join(i.accel, " ") + strings.Join(hardware, " ") +
+		strings.Join(i.options.firmware(""), " ")))
 	base := filepath.Join(i.dir, "booted-"+hex.EncodeToString(digest[:])[:16])
 	saved := &Saved{memory: base + ".memory"}
 	file, err := os.Open(base + ".disk")

@@ -45,9 +45,15 @@ func (h *softHost) boot(ctx context.Context) boot {
 		strings.TrimSpace(mustOutput(ctx, h.t, h.Machine, "systemctl", "show", "-P", "SoftRebootsCount"))}
 }
 
-// update applies a configuration with soft reboots allowed. It returns what apply said, and how long it took from the
-// reboot until the machine was at rest again.
+// update applies a configuration with soft reboots allowed, as updateBy does.
 func (h *softHost) update(ctx context.Context, name string, document []byte, flags ...string) (string, time.Duration) {
+	h.t.Helper()
+	return h.updateBy(ctx, name, document, append([]string{"--soft-reboot=auto"}, flags...)...)
+}
+
+// updateBy applies a configuration. It returns what apply said, and how long it took from the reboot until the machine
+// was at rest again.
+func (h *softHost) updateBy(ctx context.Context, name string, document []byte, flags ...string) (string, time.Duration) {
 	h.t.Helper()
 	const at = "/var/tmp/config.json"
 	if err := h.Put(ctx, at, document, 0o600); err != nil {
@@ -60,7 +66,7 @@ func (h *softHost) update(ctx context.Context, name string, document []byte, fla
 			down = time.Now()
 		}
 	}}
-	args := append([]string{agent, "apply", "--config", at, "--soft-reboot=auto"}, flags...)
+	args := append([]string{agent, "apply", "--config", at}, flags...)
 	if exit, err := h.Run(ctx, nil, &bytes.Buffer{}, progress, args...); err != nil || exit > 0 {
 		h.t.Fatalf("applying %s: exit %d, %v: %s", name, exit, err, progress.all.String())
 	}
@@ -103,10 +109,15 @@ func (h *softHost) on(ctx context.Context, name string, state transaction.State)
 // newSoftHost is one that has just booted, has the agent, and no configuration.
 func newSoftHost(ctx context.Context, t *testing.T, name string) *softHost {
 	t.Helper()
-	if testing.Short() {
+	return newHost(ctx, t, name, Options{Composefs: true})
+}
+
+func newHost(ctx context.Context, t *testing.T, name string, options Options) *softHost {
+	t.Helper()
+	if testing.Short() && options != entries {
 		t.Skip("another machine than the plain one")
 	}
-	image := Need(t, Options{Composefs: true})
+	image := Need(t, options)
 	t.Parallel()
 	binary, err := node.Build(ctx, t.TempDir())
 	if err != nil {

@@ -46,7 +46,7 @@ type Options struct {
 	Composefs bool
 	SELinux   bool
 	// Packages makes a Debian of packages, without ostree. Its kernel, initramfs and boot loader are as Debian's own
-	// scripts make them. Its Loader is GRUB.
+	// scripts make them. Its Loader is GRUB or SystemdBoot.
 	Packages bool
 }
 
@@ -59,6 +59,9 @@ const (
 	// GRUB counts boots as greenboot configures it, and boots the second entry after too many boots. With Packages it
 	// boots what update-grub found, and counts nothing.
 	GRUB Loader = "grub"
+	// SystemdBoot is started by UEFI firmware, and boots what kernel-install put on the EFI system partition. It goes
+	// with Packages alone, and counts nothing.
+	SystemdBoot Loader = "systemd-boot"
 )
 
 // name returns a name for the variant.
@@ -100,12 +103,14 @@ func (o Options) environment() []string {
 	return env
 }
 
-// The recipes of images with ostree and of those without, and what both read.
+// The recipes of images with ostree and of those without, of the tree that the latter begin with, and what both read.
 var (
 	//go:embed image.sh
 	imageScript []byte
 	//go:embed packages.sh
 	packagesScript []byte
+	//go:embed debian.sh
+	debianScript []byte
 	//go:embed parts.sh
 	partsScript []byte
 )
@@ -130,6 +135,11 @@ var tools = []struct{ program, debian string }{
 	{"/usr/lib/grub/i386-pc/boot.img", "grub-pc-bin"},
 	{"sfdisk", "fdisk"},
 	{"mkfs.ext4", "e2fsprogs"},
+	{"mformat", "mtools"},
+	{ovmf + "CODE_4M.fd", "ovmf"},
+	{"mkfs.erofs", "erofs-utils"},
+	{"mksquashfs", "squashfs-tools"},
+	{"veritysetup", "cryptsetup-bin"},
 	{"losetup", "mount"},
 }
 
@@ -283,13 +293,16 @@ func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer
 		digest.Write(commit)
 	}
 	digest.Write(options.recipe())
+	if options.Packages {
+		digest.Write(debianScript)
+	}
 	digest.Write(partsScript)
 	digest.Write(program)
 	fmt.Fprintln(digest, options.environment())
 	name := options.name() + "-" + hex.EncodeToString(digest.Sum(nil))[:16]
 	image := &Image{options: options, dir: filepath.Join(cache, name), log: log}
 	if _, err := os.Stat(image.dir); errors.Is(err, fs.ErrNotExist) {
-		if err := image.build(ctx, repo, guest, filepath.Join(cache, "vm-building")); err != nil {
+		if err := image.build(ctx, repo, guest); err != nil {
 			return nil, err
 		}
 	} else if err != nil {
@@ -302,34 +315,63 @@ func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer
 	return image, err
 }
 
-// build makes the image in work, and gives it its name when it is complete.
-func (i *Image) build(ctx context.Context, repo, guest, work string) error {
-	if err := lab.RemoveTree(work); err != nil {
-		return err
-	}
-	making, made := filepath.Join(work, "making"), filepath.Join(work, "made")
-	for _, dir := range []string{making, made} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+// build makes the image, and gives it its name when it is complete.
+func (i *Image) build(ctx context.Context, repo, guest string) error {
+	env := i.options.environment()
+	if i.options.Packages {
+		tree, err := i.tree(ctx)
+		if err != nil {
 			return err
 		}
+		env = append(env, "TREE="+tree)
 	}
-	script := filepath.Join(work, "image.sh")
-	for path, text := range map[string][]byte{script: i.options.recipe(), filepath.Join(work, "parts.sh"): partsScript} {
+	args := []string{repo, RefV1, RefV2, lab.OS, guest, suite}
+	return i.cook(ctx, i.options.recipe(), env, args, func(work string) error {
+		made := filepath.Join(work, "made")
+		if err := os.Mkdir(made, 0o755); err != nil {
+			return err
+		}
+		for _, name := range []string{"disk.img", "vmlinuz", "initramfs.img"} {
+			if err := os.Rename(filepath.Join(work, name), filepath.Join(made, name)); err != nil {
+				return err
+			}
+		}
+		return os.Rename(made, i.dir)
+	})
+}
+
+// tree returns the archive of the Debian that images of packages begin with, and makes the archive if necessary.
+func (i *Image) tree(ctx context.Context) (string, error) {
+	digest := sha256.Sum256(debianScript)
+	tree := filepath.Join(filepath.Dir(i.dir), "vm-debian-"+hex.EncodeToString(digest[:])[:16]+".tar")
+	if _, err := os.Stat(tree); !errors.Is(err, fs.ErrNotExist) {
+		return tree, err
+	}
+	return tree, i.cook(ctx, debianScript, nil, []string{suite}, func(work string) error {
+		return os.Rename(filepath.Join(work, "debian.tar"), tree)
+	})
+}
+
+// cook runs a recipe in an empty directory, which is its last argument, and has keep take out what it has made.
+func (i *Image) cook(ctx context.Context, recipe []byte, env, args []string, keep func(work string) error) error {
+	dir := filepath.Join(filepath.Dir(i.dir), "vm-building")
+	if err := lab.RemoveTree(dir); err != nil {
+		return err
+	}
+	script, work := filepath.Join(dir, "recipe.sh"), filepath.Join(dir, "making")
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return err
+	}
+	for path, text := range map[string][]byte{script: recipe, filepath.Join(dir, "parts.sh"): partsScript} {
 		if err := os.WriteFile(path, text, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := lab.Run(ctx, i.log, i.options.environment(),
-		"sh", script, repo, RefV1, RefV2, lab.OS, guest, suite, making); err != nil {
+	if err := lab.Run(ctx, i.log, env, append(append([]string{"sh", script}, args...), work)...); err != nil {
 		return err
 	}
-	for _, name := range []string{"disk.img", "vmlinuz", "initramfs.img"} {
-		if err := os.Rename(filepath.Join(making, name), filepath.Join(made, name)); err != nil {
-			return err
-		}
-	}
-	if err := os.Rename(made, i.dir); err != nil {
+	if err := keep(work); err != nil {
 		return err
 	}
-	return lab.RemoveTree(work)
+	return lab.RemoveTree(dir)
 }

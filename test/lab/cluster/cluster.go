@@ -280,6 +280,7 @@ func (c *Cluster) startControllers(ctx context.Context) (wait func() error, err 
 		"--authentication-kubeconfig="+c.Kubeconfig, "--authorization-kubeconfig="+c.Kubeconfig,
 		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(port),
 		"--service-account-private-key-file=sa.key", "--root-ca-file=ca.crt",
+		"--cluster-signing-cert-file=ca.crt", "--cluster-signing-key-file=ca.key",
 		"--node-monitor-period=1s", "--node-monitor-grace-period="+c.options.GracePeriod.String(),
 		"--concurrent-replicaset-syncs=20", "--concurrent-deployment-syncs=20",
 		"--kube-api-qps=500", "--kube-api-burst=1000")

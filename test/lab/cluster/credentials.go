@@ -100,13 +100,18 @@ func (c *Cluster) ServiceAccountConfig(
 	return config, path, nil
 }
 
-// BootstrapToken makes a token, ID.SECRET, with which machines join, as kubeadm token create does.
-func (c *Cluster) BootstrapToken(ctx context.Context, token string) error {
+// BootstrapToken makes a token, ID.SECRET, with which machines join, as kubeadm token create does. Groups are further
+// groups of the token.
+func (c *Cluster) BootstrapToken(ctx context.Context, token string, groups ...string) error {
 	id, secret, _ := strings.Cut(token, ".")
+	data := map[string]string{"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true"}
+	if len(groups) > 0 {
+		data["auth-extra-groups"] = strings.Join(groups, ",")
+	}
 	_, err := c.Client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id},
 		Type:       corev1.SecretTypeBootstrapToken,
-		StringData: map[string]string{"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true"},
+		StringData: data,
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("making bootstrap token %s: %w", id, err)

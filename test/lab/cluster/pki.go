@@ -88,8 +88,8 @@ func (a *authority) issue(cert *x509.Certificate) (pair, error) {
 	return pair{encode("CERTIFICATE", der), encode("EC PRIVATE KEY", private)}, nil
 }
 
-// write writes to dir what the control plane reads: the authority, the API server's certificate, and the key that signs
-// the tokens of service accounts.
+// write writes to dir what the control plane reads: the authority with its key, the API server's certificate, and the
+// key that signs the tokens of service accounts.
 func (a *authority) write(dir string) error {
 	server, err := a.server()
 	if err != nil {
@@ -107,13 +107,17 @@ func (a *authority) write(dir string) error {
 	if err != nil {
 		return err
 	}
+	signing, err := x509.MarshalECPrivateKey(a.key)
+	if err != nil {
+		return err
+	}
 	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for name, data := range map[string][]byte{
-		"ca.crt": a.pem, "server.crt": server.cert, "server.key": server.key,
+		"ca.crt": a.pem, "ca.key": encode("EC PRIVATE KEY", signing), "server.crt": server.cert, "server.key": server.key,
 		"kubelet.crt": kubelet.cert, "kubelet.key": kubelet.key,
 		"sa.key": encode("EC PRIVATE KEY", private), "sa.pub": encode("PUBLIC KEY", public),
 	} {

@@ -19,6 +19,7 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/host"
@@ -64,7 +65,9 @@ type Script struct {
 	// Forced is what Verify reports about a force file, which Repair removes.
 	Forced bool
 	// Pulling is what the host's status shows while the host stages.
-	Pulling *host.Pulling
+	Pulling *contents.Pulling
+	// Foreign is what others have staged: an update that reboots removes that.
+	Foreign []string
 	// Wanted is why the host wants a reboot.
 	Wanted *api.RebootWanted
 	// OS is the digest of the OS that a stage brings to the disk; empty: the configurations have no OS.
@@ -258,7 +261,7 @@ func (h *Host) plan(r hands.Request) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	var o plan.Options
+	o := plan.Options{SkipOS: r.Beside}
 	if r.Policy != nil {
 		if o.Policy, err = plan.ParsePolicy(r.Policy); err != nil {
 			return nil, err
@@ -283,7 +286,13 @@ func (h *Host) plan(r hands.Request) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plan.Make(current, desired, o)
+	p, err := plan.Make(current, desired, o)
+	if err == nil && p.Reboot {
+		h.mu.Lock()
+		p.Lost = slices.Clone(h.script.Foreign)
+		h.mu.Unlock()
+	}
+	return p, err
 }
 
 // Stage takes its time, and continues when its caller goes away.
@@ -319,7 +328,11 @@ func (h *Host) stage(r hands.Request) *operation {
 	there := h.staged == digest && h.stagedOS != "" && r.Order != nil
 	h.staged, h.order = digest, r.Order
 	h.counts[Stage]++
-	if h.script.OS != "" && !there {
+	os := h.script.OS
+	if r.Beside {
+		os = ""
+	}
+	if os != "" && !there {
 		h.counts[Pull]++
 		h.stagedOS = ""
 	}
@@ -333,7 +346,7 @@ func (h *Host) stage(r hands.Request) *operation {
 		if h.staging == o {
 			h.staging = nil
 			if o.err == nil && !there {
-				h.stagedOS = h.script.OS
+				h.stagedOS = os
 			}
 		}
 		h.mu.Unlock()
@@ -436,6 +449,9 @@ func (h *Host) apply(r hands.Request) (*host.Result, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if r.Beside && len(p.Lost) > 0 {
+		return nil, &host.Refused{Err: errors.New("others have staged an OS")}
 	}
 	before := h.state
 	h.set(func() { h.pending, h.phase, h.state = r.Name, transaction.PhasePrepare, transaction.Working })

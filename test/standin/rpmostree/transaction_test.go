@@ -17,6 +17,7 @@ import (
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/standin/rpmostree/fault"
 )
@@ -300,6 +301,18 @@ systemctl daemon-reload; systemctl start driver`)
 	h.until("the driver is registered", func() bool { return h.run("test", "-e", "/run/registered").exit == 0 })
 	if got := h.status().UpdateDriver; got["driver-name"] != "Driver" || got["driver-sd-unit"] != "driver.service" {
 		t.Errorf("the driver is %v", got)
+	}
+	// Programs read the registration without rpm-ostree.
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/run/rpm-ostree/update-driver.gv", h.Leader()))
+	if err == nil {
+		var texts map[string]string
+		texts, err = ostree.Texts(state)
+		if texts["driver-name"] != "Driver" || texts["driver-sd-unit"] != "driver.service" {
+			t.Errorf("the state of the driver is %q", state)
+		}
+	}
+	if err != nil {
+		t.Error(err)
 	}
 	for _, args := range [][]string{{"rebase", lab.RefV2}, {"upgrade"}, {"deploy", "v1"}} {
 		a := h.asUnit(append([]string{"rpm-ostree"}, args...)...)

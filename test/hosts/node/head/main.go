@@ -161,6 +161,7 @@ func drive(mount, verb string, args []string) error {
 	program := flags.String("program", "/usr/local/bin/machine-config-daemon", "the agent, on the host")
 	name := flags.String("name", "", "of the configuration")
 	lift := flags.Bool("lift", false, "out of quarantine")
+	manual := flags.Bool("no-reboot", false, "leave the reboot to people")
 	order := flags.String("order", "", "what a policy says of a stage, as JSON")
 	times := flags.Int("times", 1, "how often")
 	ready := flags.Bool("ready", false, "what to say of the node")
@@ -177,7 +178,7 @@ func drive(mount, verb string, args []string) error {
 		return err
 	}
 	defer func() { _ = h.Close() }()
-	r := hands.Request{Name: *name, Lift: *lift}
+	r := hands.Request{Name: *name, Lift: *lift, NoReboot: *manual}
 	if *order != "" {
 		r.Order = &api.StageOrder{}
 		if err := json.Unmarshal([]byte(*order), r.Order); err != nil {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -202,7 +203,8 @@ func (c *client) driven() error {
 	}
 	unit := c.bus.Object("org.freedesktop.systemd1", path)
 	state, err := unit.GetProperty("org.freedesktop.systemd1.Unit.ActiveState")
-	if err != nil || state.Value() != "active" {
+	active, _ := state.Value().(string)
+	if err != nil || !slices.Contains([]string{"active", "activating", "reloading", "failed"}, active) {
 		return plainError(err)
 	}
 	text := fmt.Sprintf("Updates and deployments are driven by %s (%s)\nSee %s's documentation",

@@ -254,3 +254,17 @@ func offset(data []byte, at, width int) (int, error) {
 	}
 	return value, nil
 }
+
+// textVariant is a GVariant of the type a{sv} whose values are strings. It is shorter than 256 bytes, so an offset is
+// one byte.
+func textVariant(pairs ...[2]string) []byte {
+	pad := func(data []byte) []byte { return append(data, make([]byte, aligned(len(data), 8)-len(data))...) }
+	var all, ends []byte
+	for _, pair := range pairs {
+		entry := pad(append([]byte(pair[0]), 0))
+		entry = append(append(entry, pair[1]...), 0, 0, 's', byte(len(pair[0])+1))
+		all = append(pad(all), entry...)
+		ends = append(ends, byte(len(all)))
+	}
+	return append(all, ends...)
+}

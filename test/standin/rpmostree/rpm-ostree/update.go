@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -563,19 +562,16 @@ func cleanRepository(ctx context.Context) error {
 	return err
 }
 
-// updateDriver is who alone is to update the machine. rpm-ostree has it as a GVariant, update-driver.gv.
+// updateDriver is who alone is to update the machine. rpm-ostree has it as a GVariant, an a{sv}.
 type updateDriver struct {
 	Name string `json:"driver-name"`    //nolint:tagliatelle // rpm-ostree's key
 	Unit string `json:"driver-sd-unit"` //nolint:tagliatelle // rpm-ostree's key
 }
 
-const driverFile = "/run/rpm-ostree/update-driver.json"
+const driverFile = "/run/rpm-ostree/update-driver.gv"
 
 func (d updateDriver) register() error {
-	data, err := json.Marshal(d)
-	if err != nil {
-		return err
-	}
+	data := textVariant([2]string{"driver-name", d.Name}, [2]string{"driver-sd-unit", d.Unit})
 	return errors.Join(os.MkdirAll(filepath.Dir(driverFile), 0o755), os.WriteFile(driverFile, data, 0o644))
 }
 
@@ -588,8 +584,21 @@ func readDriver() (*updateDriver, error) {
 	if err != nil {
 		return nil, err
 	}
+	value, err := variant("a{sv}", data)
+	texts, _ := value.(map[string]any)
 	d := &updateDriver{}
-	return d, json.Unmarshal(data, d)
+	var named, ofUnit bool
+	d.Name, named = texts["driver-name"].(string)
+	d.Unit, ofUnit = texts["driver-sd-unit"].(string)
+	switch {
+	case err != nil:
+		return nil, err
+	case !named:
+		return nil, original("could not find update driver name in %s", driverFile)
+	case !ofUnit:
+		return nil, original("could not find update driver systemd unit in %s", driverFile)
+	}
+	return d, nil
 }
 
 // configuration is the text of the daemon's own.
