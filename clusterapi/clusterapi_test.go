@@ -168,6 +168,9 @@ func TestChangesOfFilesAreMadeInPlaceAndAllElseIsLeft(t *testing.T) {
 		"another file of a Secret":           {changes: []string{`"key": "k"`, `"key": "k"`}},
 		"no file has changed":                {changes: []string{content, `"content": "1"`, "/etc/b", "/etc/a"}, says: "twice"},
 		"a template of cloud-init":           {changes: []string{content, `"content": "{{ ds.meta_data.hostname }}"`}, says: "template"},
+		"a comment of a template":            {changes: []string{content, `"content": "a{# b"`}, says: "template"},
+		"a path that is a template":          {changes: []string{"/etc/b", "/etc/{{ v1.name }}"}, says: "template"},
+		"a path that YAML cuts":              {changes: []string{"/etc/b", "/etc/b #c"}, says: "/etc/b #c"},
 		"a file that is appended to":         {changes: []string{content, content + `,"append":true`}, says: "appended"},
 		"a file of another owner":            {changes: []string{content, content + `,"owner":"etcd:etcd"`}, says: "owner is etcd"},
 		"a compressed file":                  {changes: []string{content, content + `,"encoding":"gzip+base64"`}, says: "encoding"},
@@ -255,19 +258,21 @@ func TestFilesThatGoNeedANewMachine(t *testing.T) {
 func TestContentsAreWhatCloudInitWrites(t *testing.T) {
 	for content, want := range map[string]string{
 		"": "", "a": "a\n", "a\n": "a\n", "a\n\n": "a\n", "\na: b\n  c\n#d": "\na: b\n  c\n#d\n", "a\r\nb": "a\nb\n",
-		"  a\n  b": "a\nb\n", "a\n\tb ": "a\n\tb \n",
+		"  a\n  b": "a\nb\n", "a\n\tb ": "a\n\tb \n", "\ta\nb": "\ta\nb\n", "\t": "\t\n",
+		"\n \n  \ta\n  b": "\n\n\ta\nb\n", "  a\n# b": "a\n", "\r\n\ta": "\n\ta\n",
 	} {
 		h, err := file{Path: "/a", Content: content}.express()
 		if err != nil || string(h.contents) != want {
 			t.Errorf("%q is %q, want %q: %v", content, h.contents, want, err)
 		}
 	}
-	for _, content := range []string{"  a\nb", "a\x01"} {
+	for _, content := range []string{"  a\nb", "a\x01", "  \ta\nb", "  a\n\tb", "  \n\ta", "  a\nb: c", "a\r---",
+		"a\u0085..."} {
 		if h, err := (file{Path: "/a", Content: content}).express(); err == nil {
 			t.Errorf("%q is %q, and is no block of YAML", content, h.contents)
 		}
 	}
-	h, err := file{Path: "/a", Encoding: "base64", Content: "YQ=="}.express()
+	h, err := file{Path: "/a", Encoding: "base64", Content: "YQ==\n"}.express()
 	if err != nil || string(h.contents) != "a" {
 		t.Errorf("base64: %q, %v", h.contents, err)
 	}

@@ -69,7 +69,7 @@ func (f file) express() (held, error) {
 		return h, errors.New("it is appended to")
 	case f.Owner != "" && f.Owner != "root" && f.Owner != "root:root":
 		return h, fmt.Errorf("its owner is %s, and not root", f.Owner)
-	case strings.Contains(f.Content, "{{") || strings.Contains(f.Content, "{%"):
+	case template(f.Path) || template(f.Content):
 		return h, errors.New("it is a template of cloud-init")
 	}
 	if f.Permissions != "" {
@@ -79,36 +79,63 @@ func (f file) express() (held, error) {
 		}
 		h.mode = uint32(mode)
 	}
+	content, err := f.read()
+	if err != nil {
+		return h, err
+	}
 	switch f.Encoding {
 	case "":
-		var err error
-		if h.contents, err = written(f.Content); err != nil {
-			return h, err
-		}
+		h.contents = []byte(content)
 	case "base64":
-		data, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(f.Content), ""))
-		if err != nil {
+		if h.contents, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(content), "")); err != nil {
 			return h, errors.New("its content is not base64")
 		}
-		h.contents = data
 	default:
 		return h, fmt.Errorf("its encoding is %s", f.Encoding)
 	}
 	return h, nil
 }
 
-// written returns what cloud-init writes of a content. Cluster API hands the content to cloud-init as a block of YAML,
-// so the file ends with one newline.
-func written(content string) ([]byte, error) {
+// template reports whether cloud-init would make another text of this one. All that Cluster API hands over is marked as
+// a template of Jinja, and these begin what Jinja replaces.
+func template(text string) bool {
+	return slices.ContainsFunc([]string{"{{", "{%", "{#"}, func(mark string) bool {
+		return strings.Contains(text, mark)
+	})
+}
+
+// read returns the content that cloud-init reads. Cluster API hands a file over as this piece of YAML, with another
+// file behind. So the content ends with one newline, and a content that hides the other file is refused.
+func (f file) read() (string, error) {
 	const indent = "      "
-	var block struct {
+	text := "-   path: " + f.Path + "\n    content: |" + indicator(f.Content, len(indent)-4) + "\n" + indent +
+		strings.ReplaceAll(f.Content, "\n", "\n"+indent) + "\n-   path: next\n"
+	var list []struct {
+		Path    string `json:"path"`
 		Content string `json:"content"`
 	}
-	text := "content: |\n" + indent + strings.ReplaceAll(content, "\n", "\n"+indent) + "\n"
-	if err := yaml.UnmarshalStrict([]byte(text), &block); err != nil {
-		return nil, fmt.Errorf("its content is no block of YAML, as which Cluster API hands it to cloud-init: %w", err)
+	if err := yaml.UnmarshalStrict([]byte(text), &list); err != nil {
+		return "", fmt.Errorf("its path and content are no YAML, as which Cluster API hands them to cloud-init: %w", err)
 	}
-	return []byte(block.Content), nil
+	if len(list) != 2 || list[0].Path != f.Path || list[1].Path != "next" {
+		return "", errors.New("its path and content are others in YAML, as which Cluster API hands them to cloud-init")
+	}
+	return list[0].Content, nil
+}
+
+// indicator returns how far a block of YAML is indented, where the content begins with a tab. cloud-init's parser of
+// YAML takes that, and the one here only where the indentation is said. It is that of the longest line up to the tab.
+// YAML has no indicator above 9, so a content that needs one is refused, and takes a new machine.
+func indicator(content string, least int) string {
+	rest := strings.TrimLeft(content, " \r\n")
+	if !strings.HasPrefix(rest, "\t") {
+		return ""
+	}
+	spaces := 0
+	for line := range strings.SplitSeq(content[:len(content)-len(rest)], "\n") {
+		spaces = max(spaces, strings.Count(line, " "))
+	}
+	return strconv.Itoa(least + spaces)
 }
 
 // changes returns the paths of the files that have changed. The error is about a change that can't be made in place.
