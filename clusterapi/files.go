@@ -176,6 +176,8 @@ func changes(current, desired []file) ([]string, error) {
 	return changed, nil
 }
 
+func byItsPath(a, b held) int { return cmp.Compare(a.path, b.path) }
+
 func byPath(files []file) (map[string]file, error) {
 	if len(files) > filesAtMost {
 		return nil, fmt.Errorf("there are %d files, and %d at most are taken", len(files), filesAtMost)
@@ -190,16 +192,18 @@ func byPath(files []file) (map[string]file, error) {
 	return out, nil
 }
 
-// expressed returns the files that a MachineConfig may have, by path. Others have not changed: see changes.
-func expressed(files []file) []held {
-	var out []held
+// expressed returns the files that a MachineConfig may have, by path, and the paths of the others.
+func expressed(files []file) (can []held, cannot []string) {
 	for _, f := range files {
-		if h, err := f.express(); err == nil && h.secret() == "" {
-			out = append(out, h)
+		h, err := f.express()
+		if err != nil || h.secret() != "" {
+			cannot = append(cannot, f.Path)
+			continue
 		}
+		can = append(can, h)
 	}
-	slices.SortFunc(out, func(a, b held) int { return cmp.Compare(a.path, b.path) })
-	return out
+	slices.SortFunc(can, byItsPath)
+	return can, cannot
 }
 
 // ignition returns files as a config of Ignition, and the config's digest.

@@ -155,14 +155,22 @@ func (e *Extension) may(m machine, pool string) error {
 }
 
 // load reads the files of a machine, of which those are carried that were ever changed in place. Where nothing is known
-// of that, all are: a path that is as it should be is not written.
+// of that, all are: a path that is as it should be is not written. A file that is carried and may not be any more stays
+// as it is, since nodes let go of a path that goes. Such a file has not changed: see changes.
 func (t *target) load(files []file) error {
-	t.all = expressed(files)
+	var cannot []string
+	t.all, cannot = expressed(files)
 	_, t.digest = ignition(t.all)
 	t.files = slices.Clone(t.all)
 	if len(t.record.Paths) > 0 {
 		t.files = slices.DeleteFunc(t.files, func(h held) bool { return !slices.Contains(t.record.Paths, h.path) })
 	}
+	for _, h := range t.carries() {
+		if slices.Contains(cannot, h.path) {
+			t.files = append(t.files, h)
+		}
+	}
+	slices.SortFunc(t.files, byItsPath)
 	t.config, _ = ignition(t.files)
 	if len(t.config) > contentAtMost {
 		return fmt.Errorf("the files that were changed in place have %d bytes together, and %d at most are taken",

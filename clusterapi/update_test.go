@@ -424,6 +424,35 @@ func TestSecretsAreNotCarried(t *testing.T) {
 	}
 }
 
+// Nodes let go of a path that leaves the MachineConfig. So a file that is carried stays, although this version would
+// not take it, or it is a secret now.
+func TestACarriedFileStays(t *testing.T) {
+	t.Run("that this version would not take", func(t *testing.T) {
+		const comment = "{# a comment of a template #}"
+		s := newStand(t)
+		s.inPlace(files("1", ""), files("2", "as an older version took it"))
+		s.inPlace(files("2", comment), files("3", comment))
+		s.has(map[string]string{"/etc/a": "3", "/etc/b": "as an older version took it"})
+	})
+	t.Run("without contents where it became a secret", func(t *testing.T) {
+		s := newStand(t)
+		s.inPlace(files("1", ""), files("2", "new"))
+		secret := func(a string) []file {
+			out := files(a, "new")
+			out[2].Permissions = "0600"
+			return out
+		}
+		s.can(files("2", "new"), secret("2"))
+		s.rolls()
+		out := s.can(files("2", "new"), secret("2"))
+		if out.Status != success || !strings.Contains(out.Message, "is a secret") {
+			t.Fatalf("%+v", out)
+		}
+		s.inPlace(secret("2"), secret("3"))
+		s.has(map[string]string{"/etc/a": "3", "/etc/b": "-"})
+	})
+}
+
 func degraded(why string) mcfgv1.MachineConfigPoolCondition {
 	return mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: corev1.ConditionTrue,
 		Message: why}
