@@ -49,9 +49,8 @@ func (h held) equal(other held) bool {
 
 // secret returns why not every reader of MachineConfigs may see a file; empty if each may.
 func (h held) secret() string {
-	config, _ := ignition([]held{h})
 	mc := &mcfgv1.MachineConfig{}
-	mc.Spec.Config.Raw = config
+	mc.Spec.Config.Raw = ignition([]held{h})
 	served, err := machineconfig.Serve(mc)
 	if err != nil {
 		return "" // place says what is wrong
@@ -192,8 +191,15 @@ func byPath(files []file) (map[string]file, error) {
 	return out, nil
 }
 
-// expressed returns the files that a MachineConfig may have, by path, and the paths of the others.
-func expressed(files []file) (can []held, cannot []string) {
+// way precedes the digests that expressed makes. Records outlive this program: a version that makes another digest of
+// the same files needs another way, by which adopt knows that the older digest says nothing about them.
+const way = "spec:"
+
+// expressed returns the files that a MachineConfig may have, by path, and the paths of the others. The digest is of the
+// former as the template says them, and not of their bytes, which another version may make otherwise. A secret is in no
+// digest, by which a short one could be guessed.
+func expressed(files []file) (can []held, cannot []string, digest string) {
+	said := map[string]file{}
 	for _, f := range files {
 		h, err := f.express()
 		if err != nil || h.secret() != "" {
@@ -201,13 +207,19 @@ func expressed(files []file) (can []held, cannot []string) {
 			continue
 		}
 		can = append(can, h)
+		said[f.Path] = file{Permissions: f.Permissions, Encoding: f.Encoding, Content: f.Content}
 	}
 	slices.SortFunc(can, byItsPath)
-	return can, cannot
+	text, err := json.Marshal(said) // by path
+	if err != nil {
+		panic(err) // texts only
+	}
+	sum := sha256.Sum256(text)
+	return can, cannot, way + hex.EncodeToString(sum[:])
 }
 
-// ignition returns files as a config of Ignition, and the config's digest.
-func ignition(files []held) (config []byte, digest string) {
+// ignition returns files as a config of Ignition.
+func ignition(files []held) []byte {
 	type object = map[string]any
 	list := make([]object, 0, len(files))
 	for _, f := range files {
@@ -222,8 +234,13 @@ func ignition(files []held) (config []byte, digest string) {
 	if err != nil {
 		panic(err) // texts and numbers only
 	}
-	sum := sha256.Sum256(config)
-	return config, hex.EncodeToString(sum[:])
+	return config
+}
+
+// former returns the digest that the first version had in its records, which was over the bytes of the files.
+func former(files []held) string {
+	sum := sha256.Sum256(ignition(files))
+	return hex.EncodeToString(sum[:])
 }
 
 // lacks returns the path of a file that a configuration has not, or has otherwise; empty if it has all of them.

@@ -350,7 +350,7 @@ func (e *Extension) place(ctx context.Context, q question) error {
 		return notYet("these files failed on node %s, and are not tried again: %s. Correct the template", f.Node, f.Reason)
 	}
 	if t.record.forgive(t.digest) || widened {
-		config, _ := ignition(nil)
+		config := ignition(nil)
 		if t.present != nil {
 			config = t.present.Spec.Config.Raw
 		}

@@ -79,9 +79,8 @@ type target struct {
 	record  record
 	b       *book
 
-	all     []held // of the machine's files, those that a MachineConfig may have
-	digest  string // of all
-	files   []held // those of them that are carried
+	digest  string // of the machine's files, those that a MachineConfig may have
+	files   []held // those that are carried
 	config  []byte // of files
 	nodes   []corev1.Node
 	members progress.Membership
@@ -159,9 +158,8 @@ func (e *Extension) may(m machine, pool string) error {
 // as it is, since nodes let go of a path that goes. Such a file has not changed: see changes.
 func (t *target) load(files []file) error {
 	var cannot []string
-	t.all, cannot = expressed(files)
-	_, t.digest = ignition(t.all)
-	t.files = slices.Clone(t.all)
+	t.files, cannot, t.digest = expressed(files)
+	t.record.renew(former(t.files), t.digest)
 	if len(t.record.Paths) > 0 {
 		t.files = slices.DeleteFunc(t.files, func(h held) bool { return !slices.Contains(t.record.Paths, h.path) })
 	}
@@ -171,7 +169,7 @@ func (t *target) load(files []file) error {
 		}
 	}
 	slices.SortFunc(t.files, byItsPath)
-	t.config, _ = ignition(t.files)
+	t.config = ignition(t.files)
 	if len(t.config) > contentAtMost {
 		return fmt.Errorf("the files that were changed in place have %d bytes together, and %d at most are taken",
 			len(t.config), contentAtMost)
@@ -221,6 +219,7 @@ func (t *target) follow(m machine) (stage, error) {
 	if n == nil {
 		return s, nil
 	}
+	t.adopt(n.Name)
 	if err := t.judge(); err != nil {
 		return stage{}, temporaryError{err}
 	}
@@ -254,6 +253,19 @@ func (t *target) follow(m machine) (stage, error) {
 		return waiting("MachineConfig/%s has the files, and the pool %s renders them", prefix+t.pool, t.pool), nil
 	}
 	return t.where(n)
+}
+
+// adopt puts the machine's digest into the record where the one in the record is of the same files. So it is where the
+// MachineConfig has just these. So it is too where an older version made the digest and noted that the machine asked: a
+// machine on its way goes on to ask for the same files. Otherwise two machines that are on their way while this program
+// is upgraded would wait for each other.
+func (t *target) adopt(node string) {
+	r := &t.record
+	older := !strings.HasPrefix(r.Digest, way)
+	if r.Digest != "" && (older && slices.Contains(r.Asked, node) ||
+		slices.EqualFunc(t.carries(), t.files, held.equal)) {
+		r.Digest = t.digest
+	}
 }
 
 // node returns the machine's node, which has to be in the pool; nil with what is waited for.
@@ -329,7 +341,7 @@ func (t *target) judge() error {
 	r.Asked, r.Digest = nil, ""
 	sound := []byte(r.Sound)
 	if len(sound) == 0 {
-		sound, _ = ignition(nil)
+		sound = ignition(nil)
 	}
 	return t.write(sound)
 }
@@ -469,7 +481,7 @@ func (e *Extension) release(ctx context.Context, m machine, files []file) error 
 			return notYet("a new machine is needed, and waits for the update in place: %s", on)
 		}
 		t.record.passBy()
-		config, _ := ignition(kept)
+		config := ignition(kept)
 		t.record.Sound, t.record.Left = config, left
 		if err := t.write(config); err != nil {
 			return temporaryError{err}
