@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -77,12 +76,38 @@ func (r *Root) Compare(w Want) ([]Difference, error) {
 	return out, nil
 }
 
-// Has reports whether a regular file with these bytes is at name itself.
-func (r *Root) Has(name string, data []byte) (bool, error) {
-	found, err := r.Compare(Want{Path: name, Node: Node{Type: Regular, Data: data}})
-	return !slices.ContainsFunc(found, func(d Difference) bool {
-		return d.What == Contents || d.What == Missing || d.What == TypeOf
-	}), err
+// Has reports whether a regular file is at name itself, with the bytes that want has from here on. Has fails where want
+// does. A file that the disk can't read is another one.
+func (r *Root) Has(name string, want io.Reader) (bool, error) {
+	h, found, _, err := r.inspect(name)
+	if h != nil {
+		defer func() { _ = h.Close() }()
+	}
+	if err != nil || found.Type != Regular {
+		return false, err
+	}
+	f, err := reopen(h, name, unix.O_RDONLY)
+	if err != nil {
+		return false, notLost(err)
+	}
+	defer func() { _ = f.Close() }()
+	wanted, piece := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, end := io.ReadFull(want, wanted)
+		if end != nil && end != io.EOF && end != io.ErrUnexpectedEOF {
+			return false, end
+		}
+		m, err := io.ReadFull(f, piece[:min(n+1, len(piece))])
+		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+			return false, notLost(pathError("read", name, err))
+		}
+		if !bytes.Equal(piece[:m], wanted[:n]) {
+			return false, nil
+		}
+		if end != nil {
+			return true, nil
+		}
+	}
 }
 
 func (r *Root) compareHard(w Want, found Node, st unix.Stat_t) ([]Difference, error) {
@@ -114,12 +139,28 @@ func (w Want) differ(what What, expected, found string) []Difference {
 // the text reports that instead of a digest: the file counts as different.
 func sameBytes(h *os.File, name string, size int64, data []byte) (bool, string, error) {
 	same, sum, err := sameBytesOf(h, name, size, data)
-	for _, lost := range []syscall.Errno{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.ENODATA, unix.EAGAIN} {
-		if errors.Is(err, lost) {
-			return false, "unreadable: " + lost.Error(), nil
-		}
+	if lost, is := lostBy(err); is {
+		return false, "unreadable: " + lost.Error(), nil
 	}
 	return same, sum, err
+}
+
+// lostBy reports whether the disk can't read a file, or its owner holds it with a lease, and by which error.
+func lostBy(err error) (syscall.Errno, bool) {
+	for _, lost := range []syscall.Errno{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.ENODATA, unix.EAGAIN} {
+		if errors.Is(err, lost) {
+			return lost, true
+		}
+	}
+	return 0, false
+}
+
+// notLost returns an error that is not one of lostBy, nil for the others.
+func notLost(err error) error {
+	if _, is := lostBy(err); is {
+		return nil
+	}
+	return err
 }
 
 func sameBytesOf(h *os.File, name string, size int64, data []byte) (bool, string, error) {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/noderefit/noderefit/files"
@@ -258,5 +259,35 @@ func BenchmarkCompare100(b *testing.B) {
 				b.Fatal(d, err)
 			}
 		}
+	}
+}
+
+func TestAFileHasTheBytesOfAReader(t *testing.T) {
+	dir := t.TempDir()
+	r, err := files.Open(dir)
+	must(t, err)
+	defer r.Close()
+	const piece = 64 << 10
+	for _, size := range []int{0, 1, piece - 1, piece, piece + 1, 3 * piece} {
+		data := strings.Repeat("a", size)
+		must(t, os.WriteFile(filepath.Join(dir, "file"), []byte(data), 0o600))
+		wants := map[string]bool{data: true, data + "a": false, data + "\x00": false}
+		if size > 0 {
+			wants[data[1:]], wants[data[1:]+"b"], wants["b"+data[1:]] = false, false, false
+		}
+		for want, is := range wants {
+			if has, err := r.Has("/file", iotest.HalfReader(strings.NewReader(want))); has != is || err != nil {
+				t.Errorf("of %d bytes, asked for %d: %t, %v", size, len(want), has, err)
+			}
+		}
+	}
+	must(t, os.Symlink("file", filepath.Join(dir, "link")))
+	for _, name := range []string{"/link", "/none", "/"} {
+		if has, err := r.Has(name, strings.NewReader("")); has || err != nil {
+			t.Errorf("%s: %t, %v", name, has, err)
+		}
+	}
+	if has, err := r.Has("/file", iotest.ErrReader(fs.ErrInvalid)); has || !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("%t, %v", has, err)
 	}
 }

@@ -141,7 +141,7 @@ func places(all []partition, hash *rootHash) (at map[string][]byte, wrong string
 		}
 	}
 	isAny := func(p partition) bool { return p.kind == anyLinux }
-	if i := slices.IndexFunc(all, isAny); len(at) == 0 && i >= 0 && !slices.ContainsFunc(all[i+1:], isAny) {
+	if i := slices.IndexFunc(all, isAny); hash == nil && len(at) == 0 && i >= 0 && !slices.ContainsFunc(all[i+1:], isAny) {
 		at[""] = all[i].data
 	}
 	if hash == nil {

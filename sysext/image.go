@@ -4,10 +4,12 @@ package sysext
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -31,13 +33,31 @@ const usr = "usr/"
 
 // fileSystem is a file system in an image.
 type fileSystem interface {
-	// read returns the bytes of a regular file.
-	read(name string) ([]byte, error)
-	// walk calls do with the regular files: with their paths, and with what read would return.
+	// open returns the bytes of a regular file. The reader need not be closed.
+	open(name string) (io.Reader, error)
+	// walk calls do with the regular files: with their paths, and with what open would return.
 	walk(do visit) error
 }
 
-type visit func(name string, read func() ([]byte, error)) error
+type visit func(name string, open func() (io.Reader, error)) error
+
+// work is what may still be done to read an image, in bytes that are read or unpacked. An image of a few bytes can name
+// one large file a million times.
+type work int64
+
+// mostWork is more than an extension takes: all bytes of an image of 64 MiB, at the most that programs shrink by.
+const mostWork = 4 << 30
+
+var errWork = errors.New("the image has too much to be read")
+
+// spend fails where no work is left.
+func (w *work) spend(n int) error {
+	if *w -= work(n); *w < 0 {
+		*w = 0
+		return errWork
+	}
+	return nil
+}
 
 // open returns the file system that begins with the first byte, nil for one that can't be read.
 func open(data []byte) fileSystem {
@@ -51,7 +71,7 @@ func open(data []byte) fileSystem {
 	if err != nil {
 		return nil
 	}
-	return &erofsFS{img, int64(len(data))}
+	return &erofsFS{img, int64(len(data)), mostWork}
 }
 
 // compressed are the bytes of an erofs that may have compressed files. The library opens no image that says so of
@@ -75,17 +95,29 @@ func (c compressed) ReadAt(p []byte, off int64) (int, error) {
 type erofsFS struct {
 	fs.FS
 	bytes int64
+	work  work
 }
 
-func (e *erofsFS) read(name string) ([]byte, error) {
-	info, err := fs.Stat(e.FS, name)
+func (e *erofsFS) open(name string) (io.Reader, error) {
+	f, err := e.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() > e.bytes {
-		return nil, fmt.Errorf("%s is larger than its image", name)
+	info, err := f.Stat()
+	if err == nil && info.Size() > e.bytes {
+		err = fmt.Errorf("%s is larger than its image", name)
 	}
-	return fs.ReadFile(e.FS, name)
+	return &erofsFile{f, e}, err
+}
+
+type erofsFile struct {
+	fs.File
+	of *erofsFS
+}
+
+func (f *erofsFile) Read(p []byte) (int, error) {
+	n, err := f.File.Read(p)
+	return n, cmp.Or(f.of.work.spend(n), err)
 }
 
 func (e *erofsFS) walk(do visit) error {
@@ -97,7 +129,7 @@ func (e *erofsFS) walk(do visit) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
-		return do(name, func() ([]byte, error) { return e.read(name) })
+		return do(name, func() (io.Reader, error) { return e.open(name) })
 	})
 }
 
@@ -127,21 +159,21 @@ func (m mounted) of(name string) (fileSystem, string) {
 	return m[""], name
 }
 
-func (m mounted) read(name string) ([]byte, error) {
+func (m mounted) open(name string) (io.Reader, error) {
 	from, below := m.of(name)
 	if from == nil {
 		return nil, fs.ErrNotExist
 	}
-	return from.read(below)
+	return from.open(below)
 }
 
 func (m mounted) walk(do visit) error {
 	for _, dir := range slices.Sorted(maps.Keys(m)) {
-		if err := m[dir].walk(func(name string, read func() ([]byte, error)) error {
+		if err := m[dir].walk(func(name string, open func() (io.Reader, error)) error {
 			if from, _ := m.of(dir + name); from != m[dir] {
 				return nil // it is covered
 			}
-			return do(dir+name, read)
+			return do(dir+name, open)
 		}); err != nil {
 			return err
 		}
@@ -172,10 +204,14 @@ func (e Extension) image(cfg *machineconfig.Config) (img fileSystem, wrong strin
 	if !e.Raw || !is {
 		return nil, ""
 	}
+	hash, wrong := e.hash(cfg)
+	if wrong != "" {
+		return nil, wrong
+	}
 	if whole := open(data); whole != nil {
 		return whole, ""
 	}
-	at, wrong := places(partitions(data), e.hash(cfg))
+	at, wrong := places(partitions(data), hash)
 	if len(at) == 0 {
 		return nil, wrong
 	}
@@ -188,35 +224,38 @@ func (e Extension) image(cfg *machineconfig.Config) (img fileSystem, wrong strin
 	return found, ""
 }
 
-// hash returns the hash that the configuration has beside a raw image, nil where there is none that systemd reads.
-func (e Extension) hash(cfg *machineconfig.Config) *rootHash {
+// hash returns the hash that the configuration has beside a raw image, nil where there is none. wrong says why systemd
+// does not mount the image, "" where it may.
+func (e Extension) hash(cfg *machineconfig.Config) (hash *rootHash, wrong string) {
 	for _, of := range []struct{ suffix, place string }{{".roothash", ""}, {".usrhash", usr}} {
 		file := strings.TrimSuffix(e.Place, rawSuffix) + of.suffix
 		text, is := bytesAt(cfg, file)
 		if !is {
 			continue
 		}
-		value, err := hex.DecodeString(string(bytes.TrimSpace(text)))
+		line, _, _ := bytes.Cut(text, []byte("\n")) // systemd reads no other one
+		value, err := hex.DecodeString(string(bytes.Join(bytes.Fields(line), nil)))
 		if err != nil || len(value) < 16 {
-			return nil
+			return nil, file + " has no hash in its first line: bring the hash that was printed when the image was made"
 		}
-		return &rootHash{file, of.place, value}
+		return &rootHash{file, of.place, value}, ""
 	}
-	return nil
+	return nil, ""
 }
 
 // each calls do with the regular files of an extension that lie over the host: with the path there, and with the bytes.
-// do gets no bytes where they can't be read, as in a compressed image.
+// do gets no bytes where they can't be read, as in a compressed image. The error is errWork for an image that has more
+// than an extension has.
 func (e Extension) each(cfg *machineconfig.Config, do visit) error {
 	laid := func(at string) bool {
 		return slices.ContainsFunc(e.class.over, func(over string) bool { return strings.HasPrefix(at, over+"/") })
 	}
 	if img, _ := e.image(cfg); img != nil {
-		return img.walk(func(name string, read func() ([]byte, error)) error {
+		return img.walk(func(name string, open func() (io.Reader, error)) error {
 			if !laid("/" + name) {
 				return nil
 			}
-			return do("/"+name, read)
+			return do("/"+name, open)
 		})
 	}
 	dir := e.inside(cfg)
@@ -225,7 +264,7 @@ func (e Extension) each(cfg *machineconfig.Config, do visit) error {
 		if dir == "" || !below || f.NoContents || !laid(at) {
 			continue
 		}
-		if err := do(at, func() ([]byte, error) { return f.Contents, nil }); err != nil {
+		if err := do(at, func() (io.Reader, error) { return bytes.NewReader(f.Contents), nil }); err != nil {
 			return err
 		}
 	}
@@ -237,11 +276,8 @@ func (e Extension) each(cfg *machineconfig.Config, do visit) error {
 func (e Extension) releaseOf(cfg *machineconfig.Config) (name string, text []byte, known bool, err error) {
 	inside := path.Join(e.class.release, "extension-release."+e.Name)
 	if img, _ := e.image(cfg); img != nil {
-		name = e.Place + ": " + inside
-		if text, err = img.read(inside); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return name, nil, false, nil
-		}
-		return name, text, true, err
+		text, known, err = releaseIn(img, inside)
+		return e.Place + ": " + inside, text, known, err
 	}
 	dir := e.inside(cfg)
 	name = path.Join(dir, inside)
@@ -254,4 +290,31 @@ func (e Extension) releaseOf(cfg *machineconfig.Config) (name string, text []byt
 		return name, nil, true, fs.ErrNotExist
 	}
 	return name, nil, false, nil
+}
+
+// releaseSize is more than a release has. A larger one is not read.
+const releaseSize = 64 << 10
+
+// releaseIn reads the release of an image, which is at a path. known is false, too, where the image has the release of
+// another name: systemd takes that one where an attribute of the file allows this, and the attribute is not read.
+func releaseIn(img fileSystem, inside string) (text []byte, known bool, err error) {
+	r, err := img.open(inside)
+	if errors.Is(err, fs.ErrNotExist) {
+		begins, others := strings.TrimSuffix(inside, path.Ext(inside))+".", false
+		err := img.walk(func(name string, _ func() (io.Reader, error)) error {
+			others = others || strings.HasPrefix(name, begins)
+			return nil
+		})
+		if others || err != nil {
+			return nil, false, nil //nolint:nilerr // nothing here can tell
+		}
+		return nil, true, fs.ErrNotExist
+	}
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(r, releaseSize+1))
+	}
+	if err != nil || len(text) > releaseSize {
+		return nil, false, nil //nolint:nilerr // nothing here can tell
+	}
+	return text, true, nil
 }

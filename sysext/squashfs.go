@@ -26,10 +26,8 @@ const (
 	plainBlock   = 1 << 24 // in the size of a block of a file: it is not compressed
 
 	pathSize = 4096 // of the longest path
-	// squashFiles is more than an extension has. A damaged directory can list any number.
-	squashFiles = 1 << 20
-	// squashRatio is more than programs shrink by. A file that shrinks more is not read, for the memory that it would
-	// take.
+	nameSize = 256  // of the longest name
+	// squashRatio is more than programs shrink by. A file that shrinks more is not read: a damaged image can say any size.
 	squashRatio = 32
 )
 
@@ -43,6 +41,7 @@ type squashFS struct {
 	inodes, dirs, fragments uint64   // where the tables begin
 	content                 unpacked // the latest block of files, for the next file in it
 	meta                    map[uint64]unpacked
+	work                    work
 }
 
 // unpacked is a block that was read: where it is, its bytes, and where the next one is.
@@ -59,7 +58,7 @@ func openSquash(data []byte) *squashFS {
 		number.Uint16(head[28:]) != 4 || number.Uint16(head[22:]) < 12 || number.Uint16(head[22:]) > 20 {
 		return nil
 	}
-	s := &squashFS{data: data, meta: map[uint64]unpacked{}, block: 1 << number.Uint16(head[22:]),
+	s := &squashFS{data: data, meta: map[uint64]unpacked{}, work: mostWork, block: 1 << number.Uint16(head[22:]),
 		root: number.Uint64(head[32:]), inodes: number.Uint64(head[64:]), dirs: number.Uint64(head[72:]),
 		fragments: number.Uint64(head[80:])}
 	if _, err := s.inode(s.root); err != nil {
@@ -93,8 +92,11 @@ func (s *squashFS) metadata(at uint64) (out []byte, next uint64, err error) {
 	size := uint64(binary.LittleEndian.Uint16(head))
 	plain := size&0x8000 != 0
 	size &= 0x7FFF
-	if out = cut(s.data, at+2, size); out == nil {
+	if out = cut(s.data, at+2, size); out == nil || size > metadataSize {
 		return nil, 0, errSquash
+	}
+	if err := s.work.spend(metadataSize); err != nil { // for a smaller one, too: the effort is much the same
+		return nil, 0, err
 	}
 	if !plain {
 		if out, err = unpack(out, metadataSize); err != nil {
@@ -128,16 +130,28 @@ func (s *squashFS) from(at, offset uint64) (*stream, error) {
 }
 
 // take returns the next bytes.
-func (m *stream) take(size int) (out []byte, err error) {
-	for len(m.rest) < size {
-		more, next, err := m.s.metadata(m.at)
-		if err != nil || len(more) == 0 {
-			return nil, errSquash
-		}
-		m.rest, m.at = append(bytes.Clone(m.rest), more...), next
+func (m *stream) take(size int) ([]byte, error) {
+	if size <= len(m.rest) {
+		out := m.rest[:size:size]
+		m.rest = m.rest[size:]
+		return out, m.s.work.spend(size)
 	}
-	out, m.rest = m.rest[:size], m.rest[size:]
-	return out, nil
+	out := make([]byte, 0, size)
+	for {
+		n := min(size-len(out), len(m.rest))
+		out, m.rest = append(out, m.rest[:n]...), m.rest[n:]
+		if len(out) == size {
+			return out, m.s.work.spend(size)
+		}
+		more, next, err := m.s.metadata(m.at)
+		if err == nil && len(more) == 0 {
+			err = errSquash
+		}
+		if err != nil {
+			return nil, err
+		}
+		m.rest, m.at = more, next
+	}
 }
 
 // inode is a directory or a regular file. The kind of all others is 0.
@@ -228,7 +242,11 @@ func (s *squashFS) list(dir inode, do func(name string, kind uint16, place uint6
 				return err
 			}
 			kind, offset := number.Uint16(entry[4:]), uint64(number.Uint16(entry))
-			name, err := m.take(int(number.Uint16(entry[6:])) + 1)
+			length := int(number.Uint16(entry[6:])) + 1
+			if length > nameSize {
+				return errSquash
+			}
+			name, err := m.take(length)
 			if err != nil {
 				return err
 			}
@@ -242,7 +260,7 @@ func (s *squashFS) list(dir inode, do func(name string, kind uint16, place uint6
 }
 
 func (s *squashFS) walk(do visit) error {
-	seen, entries := map[uint64]bool{}, 0
+	seen := map[uint64]bool{}
 	var below func(dir string, place uint64) error
 	below = func(dir string, place uint64) error {
 		if len(dir) > pathSize {
@@ -257,14 +275,14 @@ func (s *squashFS) walk(do visit) error {
 			return errors.Join(err, errSquash)
 		}
 		return s.list(n, func(name string, kind uint16, place uint64) error {
-			if entries++; entries > squashFiles || strings.Contains(name, "/") {
+			if name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 				return errSquash
 			}
 			switch kind {
 			case isDirectory:
 				return below(dir+name+"/", place)
 			case isFile:
-				return do(dir+name, func() ([]byte, error) { return s.readAt(name, place) })
+				return do(dir+name, func() (io.Reader, error) { return s.openAt(name, place) })
 			}
 			return nil
 		})
@@ -272,7 +290,7 @@ func (s *squashFS) walk(do visit) error {
 	return below("", s.root)
 }
 
-func (s *squashFS) read(name string) ([]byte, error) {
+func (s *squashFS) open(name string) (io.Reader, error) {
 	place := s.root
 	for part := range strings.SplitSeq(name, "/") {
 		dir, err := s.inode(place)
@@ -295,11 +313,11 @@ func (s *squashFS) read(name string) ([]byte, error) {
 			return nil, fs.ErrNotExist
 		}
 	}
-	return s.readAt(name, place)
+	return s.openAt(name, place)
 }
 
-// readAt returns the bytes of the file whose inode is at a place.
-func (s *squashFS) readAt(name string, place uint64) ([]byte, error) {
+// openAt returns the bytes of the file whose inode is at a place.
+func (s *squashFS) openAt(name string, place uint64) (io.Reader, error) {
 	n, err := s.inode(place)
 	if err != nil {
 		return nil, err
@@ -307,34 +325,65 @@ func (s *squashFS) readAt(name string, place uint64) ([]byte, error) {
 	if n.kind != isFile {
 		return nil, fmt.Errorf("%s is no regular file", name)
 	}
-	return s.contents(n)
+	return &squashFile{s: s, inode: n, at: n.start}, nil
 }
 
-func (s *squashFS) contents(n inode) (out []byte, err error) {
-	number := binary.LittleEndian
-	at := n.start
-	for sizes := n.sizes; len(sizes) > 0; sizes = sizes[4:] {
-		size := number.Uint32(sizes)
-		want := min(s.block, n.size-uint64(len(out)))
-		if size == 0 { // a hole
-			out = append(out, make([]byte, want)...)
-			continue
+// squashFile reads a file. It holds one block at a time, because a small image may have a large file.
+type squashFile struct {
+	s *squashFS
+	inode
+	at   uint64 // the next block
+	read uint64 // bytes of the file before the rest
+	rest []byte // of the block that was read last
+}
+
+func (f *squashFile) Read(p []byte) (int, error) {
+	if len(f.rest) == 0 {
+		if f.read == f.size {
+			return 0, io.EOF
 		}
-		block, err := s.blockAt(at, size)
-		if err != nil || uint64(len(block)) != want {
-			return nil, errors.Join(err, errSquash)
+		block, err := f.next()
+		if err != nil {
+			return 0, err
 		}
-		out, at = append(out, block...), at+uint64(size&^plainBlock)
+		f.rest, f.read = block, f.read+uint64(len(block))
 	}
-	if n.fragment == noFragment || uint64(len(out)) == n.size {
-		return out, nil
+	n := copy(p, f.rest)
+	f.rest = f.rest[n:]
+	return n, f.s.work.spend(n)
+}
+
+// next returns the next block of the file, which has at least one byte.
+func (f *squashFile) next() ([]byte, error) {
+	if len(f.sizes) == 0 {
+		return f.tail()
 	}
+	size := binary.LittleEndian.Uint32(f.sizes)
+	f.sizes = f.sizes[4:]
+	want := min(f.s.block, f.size-f.read)
+	if size == 0 { // a hole
+		return zeros[:want], nil
+	}
+	block, err := f.s.blockAt(f.at, size)
+	if err == nil && uint64(len(block)) != want {
+		err = errSquash
+	}
+	f.at += uint64(size &^ plainBlock)
+	return block, err
+}
+
+// zeros are as many as the largest block has.
+var zeros [1 << 20]byte
+
+// tail returns the end of the file, from a block with the ends of several.
+func (f *squashFile) tail() ([]byte, error) {
 	const each, entry = metadataSize / 16, 16
-	table := cut(s.data, s.fragments+n.fragment/each*8, 8)
-	if table == nil {
+	number := binary.LittleEndian
+	table := cut(f.s.data, f.s.fragments+f.fragment/each*8, 8)
+	if f.fragment == noFragment || table == nil {
 		return nil, errSquash
 	}
-	m, err := s.from(number.Uint64(table), n.fragment%each*entry)
+	m, err := f.s.from(number.Uint64(table), f.fragment%each*entry)
 	if err != nil {
 		return nil, err
 	}
@@ -342,15 +391,15 @@ func (s *squashFS) contents(n inode) (out []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	block, err := s.blockAt(number.Uint64(where), number.Uint32(where[8:]))
+	block, err := f.s.blockAt(number.Uint64(where), number.Uint32(where[8:]))
 	if err != nil {
 		return nil, err
 	}
-	tail := cut(block, n.offset, n.size-uint64(len(out)))
+	tail := cut(block, f.offset, f.size-f.read)
 	if tail == nil {
 		return nil, errSquash
 	}
-	return append(out, tail...), nil
+	return tail, nil
 }
 
 // blockAt returns a block of a file, or one with the ends of several.
@@ -363,6 +412,9 @@ func (s *squashFS) blockAt(at uint64, size uint32) ([]byte, error) {
 		return packed, nil
 	}
 	if s.content.bytes == nil || s.content.at != at {
+		if err := s.work.spend(int(s.block)); err != nil {
+			return nil, err
+		}
 		out, err := unpack(packed, s.block)
 		if err != nil {
 			return nil, err

@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"runtime"
@@ -108,7 +109,7 @@ func Of(cfg *machineconfig.Config) []Extension {
 		add(f.Path, true)
 	}
 	for _, l := range cfg.Links {
-		add(l.Path, false)
+		add(l.Path, leadsToFile(cfg, l))
 	}
 	out := make([]Extension, 0, len(found))
 	for _, e := range found {
@@ -118,6 +119,20 @@ func Of(cfg *machineconfig.Config) []Extension {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Place, b.Place))
 	})
 	return out
+}
+
+// besideImage are the ends of the names of files that belong to a raw image.
+var besideImage = []string{".roothash", ".usrhash", ".verity", ".p7s"}
+
+// leadsToFile reports whether a link of a configuration leads to a file. A link whose end the configuration does not
+// have is judged by its name.
+func leadsToFile(cfg *machineconfig.Config, l machineconfig.Link) bool {
+	target := l.Target
+	if !path.IsAbs(target) {
+		target = path.Join(path.Dir(l.Path), target)
+	}
+	return l.Hard || slices.Contains(besideImage, path.Ext(l.Path)) ||
+		slices.ContainsFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == path.Clean(target) })
 }
 
 // Units returns the units that merge the extensions of a configuration.
@@ -213,7 +228,7 @@ func (e Extension) hides(cfg *machineconfig.Config) (wrong []Wrong) {
 		}
 	}
 	// A damaged image is not merged, which the verdict notices.
-	_ = e.each(cfg, func(at string, _ func() ([]byte, error)) error {
+	_ = e.each(cfg, func(at string, _ func() (io.Reader, error)) error {
 		switch own := func(begins string) bool { return strings.HasPrefix(at, begins) }; {
 		case managed[at]:
 			wrong = append(wrong, Wrong{e.Place, at + " is in the extension and in the configuration: leave one of them out"})
@@ -273,8 +288,8 @@ func variables(text []byte) map[string]string {
 // Host is a host as extensions see it.
 type Host interface {
 	ReadFile(name string) ([]byte, error)
-	// Has reports whether there is a regular file with these bytes.
-	Has(name string, data []byte) (bool, error)
+	// Has reports whether there is a regular file with the bytes that want has from here on. It fails where want does.
+	Has(name string, want io.Reader) (bool, error)
 }
 
 // Merged returns an error that names an extension of the configuration that is not merged, or a file of an extension
@@ -300,20 +315,44 @@ func Merged(root Host, cfg *machineconfig.Config) error {
 		if !there[e.class.unit+e.Name] {
 			return fmt.Errorf("extension %s (%s) is not merged: journalctl -u %s shows why", e.Name, e.Place, e.class.unit)
 		}
-		err := e.each(cfg, func(at string, read func() ([]byte, error)) error {
-			data, err := read()
-			if err != nil {
-				return nil //nolint:nilerr // systemd has merged the image, and it is compressed
-			}
-			same, err := root.Has(at, data)
-			if err == nil && !same {
-				err = fmt.Errorf("extension %s: %s does not have the bytes of %s", e.Name, at, e.Place)
-			}
-			return err
+		err := e.each(cfg, func(at string, open func() (io.Reader, error)) error {
+			return e.proved(root, at, open)
 		})
-		if err != nil {
+		if err != nil && !errors.Is(err, errWork) {
 			return err
 		}
 	}
 	return nil
+}
+
+// proved returns an error where the host does not have a file of the extension. A file that can't be read, as in a
+// compressed image, passes: systemd has merged the image.
+func (e Extension) proved(root Host, at string, open func() (io.Reader, error)) error {
+	r, err := open()
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	want := &readable{Reader: r}
+	same, err := root.Has(at, want)
+	switch {
+	case want.failed != nil:
+		return nil //nolint:nilerr // see above
+	case err == nil && !same:
+		err = fmt.Errorf("extension %s: %s does not have the bytes of %s", e.Name, at, e.Place)
+	}
+	return err
+}
+
+// readable remembers why its bytes could not be read.
+type readable struct {
+	io.Reader
+	failed error
+}
+
+func (r *readable) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		r.failed = err
+	}
+	return n, err
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,7 +26,11 @@ func (d tree) ReadFile(name string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(string(d), name))
 }
 
-func (d tree) Has(name string, data []byte) (bool, error) {
+func (d tree) Has(name string, want io.Reader) (bool, error) {
+	data, err := io.ReadAll(want)
+	if err != nil {
+		return false, err
+	}
 	found, err := d.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -47,7 +52,13 @@ func TestExtensionsOfAConfiguration(t *testing.T) {
 			file("/etc/confexts/a/etc/x", ""),
 		},
 		Directories: []machineconfig.Directory{{Path: "/var/lib/extensions"}, {Path: "/var/lib/extensions/empty"}},
-		Links:       []machineconfig.Link{{Path: "/etc/extensions/linked", Target: "/var/ext/linked-1"}},
+		Links: []machineconfig.Link{{Path: "/etc/extensions/linked", Target: "/var/ext/linked-1"},
+			// Links to files are passed over as files are, and so are those that are beside an image.
+			{Path: "/etc/extensions/notes", Target: "../extensions/README"},
+			{Path: "/etc/extensions/same", Target: "/etc/extensions/README", Hard: true},
+			{Path: "/etc/extensions/tools.usrhash", Target: "/var/ext/tools-1.usrhash"},
+			{Path: "/etc/extensions/tools.verity", Target: "/var/ext/tools-1.verity"},
+			{Path: "/etc/extensions/tools.roothash.p7s", Target: "/var/ext/tools-1.roothash.p7s"}},
 	}
 	const want = "empty /var/lib/extensions/empty false, kubelet /etc/extensions/kubelet false, " +
 		"kubelet /var/lib/confexts/kubelet false, linked /etc/extensions/linked false, tools /etc/extensions/tools.raw true"
@@ -149,9 +160,11 @@ func TestAnImageIsReadWhereItIsAnErofs(t *testing.T) {
 	const release = "usr/lib/extension-release.d/extension-release.x"
 	whole := image(t, map[string]string{release: "ID=debian\nVERSION_ID=12\n", "usr/bin/x": "two"})
 	for name, c := range map[string]struct{ at, bytes, says string }{
-		"another version":    {"/etc/extensions/x.raw", whole, "x.raw: " + release + " says VERSION_ID=12, and the OS that is to boot"},
-		"no release":         {"/etc/extensions/x.raw", image(t, map[string]string{"usr/bin/x": ""}), "has no file /etc/extensions/x.raw: " + release},
-		"of another name":    {"/etc/extensions/y.raw", whole, "has no file /etc/extensions/y.raw"},
+		"another version": {"/etc/extensions/x.raw", whole, "x.raw: " + release + " says VERSION_ID=12, and the OS that is to boot"},
+		"no release":      {"/etc/extensions/x.raw", image(t, map[string]string{"usr/bin/x": ""}), "has no file /etc/extensions/x.raw: " + release},
+		// systemd takes it where an attribute of the file says so.
+		"of another name":    {"/etc/extensions/y.raw", whole, ""},
+		"a release of 1 MiB": {"/etc/extensions/x.raw", image(t, map[string]string{release: "ID=fedora\n" + strings.Repeat("#", 1<<20)}), ""},
 		"it fits":            {"/etc/extensions/x.raw", image(t, map[string]string{release: "ID=debian\nVERSION_ID=13\n"}), ""},
 		"settings":           {"/var/lib/confexts/x.raw", image(t, map[string]string{"etc/extension-release.d/extension-release.x": "ID=fedora\n"}), "says ID=fedora"},
 		"settings that hide": {"/var/lib/confexts/x.raw", image(t, map[string]string{"etc/extension-release.d/extension-release.x": "ID=_any\n", "etc/a": ""}), "/etc/a is in the extension and in"},
