@@ -66,9 +66,11 @@ func (o *PinOrder) Digest() string {
 type Pinned struct {
 	// Order is the digest of the PinOrder that the rest is about.
 	Order string `json:"order"`
-	// Images is how many images the sets have, and Missing how many of them are not pinned on the node.
-	Images  int `json:"images"`
-	Missing int `json:"missing,omitempty"`
+	// Images is how many images the sets have, and Missing how many of them are not pinned on the node. Nobody knows
+	// while a set can't be read, which is Unread.
+	Images  int  `json:"images"`
+	Missing int  `json:"missing,omitempty"`
+	Unread  bool `json:"unread,omitempty"`
 	// Error is why images are missing; empty: they come, or wait for their turn. Tries counts how often that failed.
 	Error string    `json:"error,omitempty"`
 	Tries int       `json:"tries,omitempty"`

@@ -114,6 +114,13 @@ func TestAnEventAboutImagesSaysWhatCantBeRead(t *testing.T) {
 		t.Error(got)
 	}
 	s, v, o = pinsOn()
+	s.sets = []imageSet{{}}
+	s.ended(o, pins.State{}, errors.New("containerd does not listen"), v.now)
+	if got := pinningFailed(s.report); got != "Images that the node is to keep no longer may still be pinned, the node serves "+
+		"as before: containerd does not listen" {
+		t.Error(got)
+	}
+	s, v, o = pinsOn()
 	s.ended(o, pins.State{Missing: map[string]string{image("a"): "not found"}}, nil, v.now)
 	if got, want := pinningFailed(s.report), "1 of 3 images are not pinned, the node serves as before: "+image("a")+": not found"; got != want {
 		t.Errorf("%q, want %q", got, want)

@@ -153,7 +153,7 @@ func (s *pinsState) silent(o *api.PinOrder) bool {
 func (s *pinsState) ended(o *api.PinOrder, state pins.State, err error, now time.Time) {
 	images := imagesOf(s.sets)
 	r := &api.Pinned{Order: s.order, Images: len(images), Missing: len(state.Missing),
-		Since: now.UTC().Truncate(time.Second)}
+		Unread: s.sets == nil, Since: now.UTC().Truncate(time.Second)}
 	more := false
 	if err != nil {
 		r.Missing, r.Error = len(images), api.ShortReason(message.OneLine(err.Error()))
@@ -318,11 +318,14 @@ func (h *Head) announcePins(before, after *corev1.Node) {
 	}
 }
 
-// pinningFailed says what failed. While a set can't be read, nobody knows how many images there are.
+// pinningFailed says what failed. A node whose sets have no image gives up those that it has pinned.
 func pinningFailed(n *api.Pinned) string {
-	if n.Images == 0 {
+	switch {
+	case n.Unread:
 		return "The images of the node's PinnedImageSets are not known: " + n.Error + "; the node serves and keeps the " +
 			"images that it has. See that the set is there, and that the agent may get it. The agent tries again by itself"
+	case n.Images == 0:
+		return "Images that the node is to keep no longer may still be pinned, the node serves as before: " + n.Error
 	}
 	return fmt.Sprintf("%d of %d images are not pinned, the node serves as before: %s", n.Missing, n.Images, n.Error)
 }

@@ -11,8 +11,11 @@ func PinsText(n *Node) string {
 		return ""
 	case !p.About(o):
 		return "the agent has not reported on them yet"
-	case p.Error != "" && p.Images == 0:
+	case p.Error != "" && p.Unread:
 		return fmt.Sprintf("its images are not known (tries: %d): %s", max(p.Tries, 1), p.Error)
+	case p.Error != "" && p.Images == 0:
+		return fmt.Sprintf("images that it is to keep no longer may still be pinned (tries: %d): %s", max(p.Tries, 1),
+			p.Error)
 	case p.Error != "":
 		return fmt.Sprintf("%d of %d images are missing (tries: %d): %s", p.Missing, p.Images, max(p.Tries, 1), p.Error)
 	case p.Missing == 0:
