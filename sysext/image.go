@@ -45,8 +45,14 @@ type visit func(name string, open func() (io.Reader, error)) error
 // one large file a million times.
 type work int64
 
-// mostWork is more than an extension takes: all bytes of an image of 64 MiB, at the most that programs shrink by.
-const mostWork = 4 << 30
+const (
+	// mostWork is more than an extension takes.
+	mostWork = 4 << 30
+	// entryWork is for an entry of a directory, whose inode is looked at: 262,144 entries are looked at.
+	entryWork = 16 << 10
+	// listWork is for a byte of a directory. Most entries have 64 bytes.
+	listWork = entryWork / 64
+)
 
 var errWork = errors.New("the image has too much to be read")
 
@@ -124,7 +130,7 @@ func (e *erofsFS) walk(do visit) error {
 	seen := map[uint64]bool{}
 	return fs.WalkDir(e.FS, ".", func(name string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
-			err = once(d, seen)
+			err = e.mayList(name, d, seen)
 		}
 		if err != nil || !d.Type().IsRegular() {
 			return err
@@ -133,10 +139,17 @@ func (e *erofsFS) walk(do visit) error {
 	})
 }
 
-// once fails for a directory that the walk has seen: in a damaged image a directory may be in itself.
-func once(d fs.DirEntry, seen map[uint64]bool) error {
+// mayList fails for a directory that the walk has seen: in a damaged image a directory may be in itself. mayList fails
+// too where the lists are longer than an extension's: many directories may have one list.
+func (e *erofsFS) mayList(name string, d fs.DirEntry, seen map[uint64]bool) error {
 	info, err := d.Info()
 	if err != nil {
+		return err
+	}
+	if len(name) > pathSize || info.Size() > e.bytes {
+		return fmt.Errorf("directory %s is too large for its image", d.Name())
+	}
+	if err := e.work.spend(entryWork + int(info.Size())*listWork); err != nil {
 		return err
 	}
 	if node, is := info.(interface{ Ino() uint64 }); is {
@@ -233,8 +246,11 @@ func (e Extension) hash(cfg *machineconfig.Config) (hash *rootHash, wrong string
 		if !is {
 			continue
 		}
-		line, _, _ := bytes.Cut(text, []byte("\n")) // systemd reads no other one
-		value, err := hex.DecodeString(string(bytes.Join(bytes.Fields(line), nil)))
+		line := string(text)
+		if end := strings.IndexAny(line, "\n\r\x00"); end >= 0 { // systemd reads no other line
+			line = line[:end]
+		}
+		value, err := hex.DecodeString(strings.NewReplacer(" ", "", "\t", "").Replace(line))
 		if err != nil || len(value) < 16 {
 			return nil, file + " has no hash in its first line: bring the hash that was printed when the image was made"
 		}
@@ -274,7 +290,7 @@ func (e Extension) each(cfg *machineconfig.Config, do visit) error {
 // releaseOf returns the file of an extension that says which OS the extension is for, with its path. known is false
 // where nothing here can tell, and err is of fs.ErrNotExist where the extension lacks the file.
 func (e Extension) releaseOf(cfg *machineconfig.Config) (name string, text []byte, known bool, err error) {
-	inside := path.Join(e.class.release, "extension-release."+e.Name)
+	inside := path.Join(e.class.release, releaseName+e.Name)
 	if img, _ := e.image(cfg); img != nil {
 		text, known, err = releaseIn(img, inside)
 		return e.Place + ": " + inside, text, known, err
@@ -292,15 +308,18 @@ func (e Extension) releaseOf(cfg *machineconfig.Config) (name string, text []byt
 	return name, nil, false, nil
 }
 
-// releaseSize is more than a release has. A larger one is not read.
-const releaseSize = 64 << 10
+const (
+	releaseName = "extension-release." // the name of the extension follows
+	// releaseSize is more than a release has. A larger one is not read.
+	releaseSize = 64 << 10
+)
 
 // releaseIn reads the release of an image, which is at a path. known is false, too, where the image has the release of
 // another name: systemd takes that one where an attribute of the file allows this, and the attribute is not read.
 func releaseIn(img fileSystem, inside string) (text []byte, known bool, err error) {
 	r, err := img.open(inside)
 	if errors.Is(err, fs.ErrNotExist) {
-		begins, others := strings.TrimSuffix(inside, path.Ext(inside))+".", false
+		begins, others := path.Join(path.Dir(inside), releaseName), false
 		err := img.walk(func(name string, _ func() (io.Reader, error)) error {
 			others = others || strings.HasPrefix(name, begins)
 			return nil

@@ -275,6 +275,9 @@ func (s *squashFS) walk(do visit) error {
 			return errors.Join(err, errSquash)
 		}
 		return s.list(n, func(name string, kind uint16, place uint64) error {
+			if err := s.work.spend(entryWork); err != nil {
+				return err
+			}
 			if name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 				return errSquash
 			}
@@ -402,10 +405,10 @@ func (f *squashFile) tail() ([]byte, error) {
 	return tail, nil
 }
 
-// blockAt returns a block of a file, or one with the ends of several.
+// blockAt returns a block of a file, or one with the ends of several. No kernel reads one that compression made larger.
 func (s *squashFS) blockAt(at uint64, size uint32) ([]byte, error) {
 	packed := cut(s.data, at, uint64(size&^plainBlock))
-	if packed == nil {
+	if packed == nil || uint64(len(packed)) > s.block {
 		return nil, errSquash
 	}
 	if size&plainBlock != 0 {

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"runtime"
 	"slices"
@@ -109,7 +110,9 @@ func Of(cfg *machineconfig.Config) []Extension {
 		add(f.Path, true)
 	}
 	for _, l := range cfg.Links {
-		add(l.Path, leadsToFile(cfg, l))
+		if end, hard := target(cfg, l); end != "/dev/null" { // by which an admin masks a name
+			add(l.Path, hard || leadsToFile(cfg, l.Path, end))
+		}
 	}
 	out := make([]Extension, 0, len(found))
 	for _, e := range found {
@@ -124,15 +127,31 @@ func Of(cfg *machineconfig.Config) []Extension {
 // besideImage are the ends of the names of files that belong to a raw image.
 var besideImage = []string{".roothash", ".usrhash", ".verity", ".p7s"}
 
-// leadsToFile reports whether a link of a configuration leads to a file. A link whose end the configuration does not
-// have is judged by its name.
-func leadsToFile(cfg *machineconfig.Config, l machineconfig.Link) bool {
-	target := l.Target
-	if !path.IsAbs(target) {
-		target = path.Join(path.Dir(l.Path), target)
+// linksAtMost is how many links in a row the kernel follows.
+const linksAtMost = 40
+
+// target returns where a link of a configuration leads to, over further links, and whether a link among them is a hard
+// one, which leads to a file.
+func target(cfg *machineconfig.Config, l machineconfig.Link) (end string, hard bool) {
+	for range linksAtMost {
+		if end = l.Target; !path.IsAbs(end) {
+			end = path.Join(path.Dir(l.Path), end)
+		}
+		end, hard = path.Clean(end), hard || l.Hard
+		next := slices.IndexFunc(cfg.Links, func(l machineconfig.Link) bool { return path.Clean(l.Path) == end })
+		if next < 0 {
+			break
+		}
+		l = cfg.Links[next]
 	}
-	return l.Hard || slices.Contains(besideImage, path.Ext(l.Path)) ||
-		slices.ContainsFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == path.Clean(target) })
+	return end, hard
+}
+
+// leadsToFile reports whether a link with a name leads to a file. A link whose end the configuration does not have is
+// judged by its name.
+func leadsToFile(cfg *machineconfig.Config, name, end string) bool {
+	return slices.Contains(besideImage, path.Ext(name)) ||
+		slices.ContainsFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == end })
 }
 
 // Units returns the units that merge the extensions of a configuration.
@@ -229,6 +248,9 @@ func (e Extension) hides(cfg *machineconfig.Config) (wrong []Wrong) {
 	}
 	// A damaged image is not merged, which the verdict notices.
 	_ = e.each(cfg, func(at string, _ func() (io.Reader, error)) error {
+		if len(wrong) == hiddenNamed {
+			return errWork
+		}
 		switch own := func(begins string) bool { return strings.HasPrefix(at, begins) }; {
 		case managed[at]:
 			wrong = append(wrong, Wrong{e.Place, at + " is in the extension and in the configuration: leave one of them out"})
@@ -239,6 +261,9 @@ func (e Extension) hides(cfg *machineconfig.Config) (wrong []Wrong) {
 	})
 	return wrong
 }
+
+// hiddenNamed is how many files of an extension are named that hide another. An image can list one a million times.
+const hiddenNamed = 8
 
 const anything = "_any"
 
@@ -293,7 +318,7 @@ type Host interface {
 }
 
 // Merged returns an error that names an extension of the configuration that is not merged, or a file of an extension
-// that is not what the configuration has.
+// that is not what the configuration has. Of two extensions with one path systemd shows one, whichever that is.
 func Merged(root Host, cfg *machineconfig.Config) error {
 	all := Of(cfg)
 	if len(all) == 0 {
@@ -315,32 +340,60 @@ func Merged(root Host, cfg *machineconfig.Config) error {
 		if !there[e.class.unit+e.Name] {
 			return fmt.Errorf("extension %s (%s) is not merged: journalctl -u %s shows why", e.Name, e.Place, e.class.unit)
 		}
-		err := e.each(cfg, func(at string, open func() (io.Reader, error)) error {
-			return e.proved(root, at, open)
-		})
-		if err != nil && !errors.Is(err, errWork) {
+	}
+	return proved(root, cfg, all)
+}
+
+// proved returns an error where the host does not have a file of the extensions.
+func proved(root Host, cfg *machineconfig.Config, all []Extension) error {
+	missing := map[string]error{} // by path: two classes lie over no path together
+	for _, e := range all {
+		if err := e.each(cfg, func(at string, open func() (io.Reader, error)) error {
+			same, err := shown(root, at, open)
+			if err == nil && !same && missing[at] == nil {
+				missing[at] = fmt.Errorf("extension %s: %s does not have the bytes of %s", e.Name, at, e.Place)
+			}
+			return err
+		}); err != nil && !errors.Is(err, errWork) {
 			return err
 		}
 	}
-	return nil
+	for _, e := range all {
+		if len(missing) == 0 {
+			return nil
+		}
+		if err := e.each(cfg, func(at string, open func() (io.Reader, error)) error {
+			if missing[at] == nil {
+				return nil
+			}
+			same, err := shown(root, at, open)
+			if same {
+				delete(missing, at) // another extension lies above the one that was named
+			}
+			return err
+		}); err != nil && !errors.Is(err, errWork) {
+			return err
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return missing[slices.Min(slices.Collect(maps.Keys(missing)))]
 }
 
-// proved returns an error where the host does not have a file of the extension. A file that can't be read, as in a
-// compressed image, passes: systemd has merged the image.
-func (e Extension) proved(root Host, at string, open func() (io.Reader, error)) error {
+// shown reports whether the host has a file of an extension. A file that can't be read, as in a compressed image,
+// counts as shown: systemd has merged the image.
+func shown(root Host, at string, open func() (io.Reader, error)) (bool, error) {
 	r, err := open()
 	if err != nil {
-		return nil //nolint:nilerr // see above
+		return true, nil //nolint:nilerr // see above
 	}
 	want := &readable{Reader: r}
 	same, err := root.Has(at, want)
-	switch {
-	case want.failed != nil:
-		return nil //nolint:nilerr // see above
-	case err == nil && !same:
-		err = fmt.Errorf("extension %s: %s does not have the bytes of %s", e.Name, at, e.Place)
+	if want.failed != nil {
+		return true, nil //nolint:nilerr // see above
 	}
-	return err
+	return same, err
 }
 
 // readable remembers why its bytes could not be read.

@@ -55,13 +55,15 @@ func TestExtensionsOfAConfiguration(t *testing.T) {
 		Links: []machineconfig.Link{{Path: "/etc/extensions/linked", Target: "/var/ext/linked-1"},
 			// Links to files are passed over as files are, and so are those that are beside an image.
 			{Path: "/etc/extensions/notes", Target: "../extensions/README"},
-			{Path: "/etc/extensions/same", Target: "/etc/extensions/README", Hard: true},
+			{Path: "/etc/extensions/same", Target: "/var/ext/any", Hard: true},
+			{Path: "/etc/extensions/later", Target: "notes"}, {Path: "/etc/extensions/loop", Target: "loop"},
+			{Path: "/etc/extensions/masked", Target: "/dev/null"}, {Path: "/etc/extensions/masked.raw", Target: "masked"},
 			{Path: "/etc/extensions/tools.usrhash", Target: "/var/ext/tools-1.usrhash"},
 			{Path: "/etc/extensions/tools.verity", Target: "/var/ext/tools-1.verity"},
 			{Path: "/etc/extensions/tools.roothash.p7s", Target: "/var/ext/tools-1.roothash.p7s"}},
 	}
 	const want = "empty /var/lib/extensions/empty false, kubelet /etc/extensions/kubelet false, " +
-		"kubelet /var/lib/confexts/kubelet false, linked /etc/extensions/linked false, tools /etc/extensions/tools.raw true"
+		"kubelet /var/lib/confexts/kubelet false, linked /etc/extensions/linked false, loop /etc/extensions/loop false, tools /etc/extensions/tools.raw true"
 	var found []string
 	for _, e := range Of(cfg) {
 		found = append(found, fmt.Sprint(e.Name, " ", e.Place, " ", e.Raw))
@@ -163,14 +165,15 @@ func TestAnImageIsReadWhereItIsAnErofs(t *testing.T) {
 		"another version": {"/etc/extensions/x.raw", whole, "x.raw: " + release + " says VERSION_ID=12, and the OS that is to boot"},
 		"no release":      {"/etc/extensions/x.raw", image(t, map[string]string{"usr/bin/x": ""}), "has no file /etc/extensions/x.raw: " + release},
 		// systemd takes it where an attribute of the file says so.
-		"of another name":    {"/etc/extensions/y.raw", whole, ""},
-		"a release of 1 MiB": {"/etc/extensions/x.raw", image(t, map[string]string{release: "ID=fedora\n" + strings.Repeat("#", 1<<20)}), ""},
-		"it fits":            {"/etc/extensions/x.raw", image(t, map[string]string{release: "ID=debian\nVERSION_ID=13\n"}), ""},
-		"settings":           {"/var/lib/confexts/x.raw", image(t, map[string]string{"etc/extension-release.d/extension-release.x": "ID=fedora\n"}), "says ID=fedora"},
-		"settings that hide": {"/var/lib/confexts/x.raw", image(t, map[string]string{"etc/extension-release.d/extension-release.x": "ID=_any\n", "etc/a": ""}), "/etc/a is in the extension and in"},
-		"another squashfs":   {"/etc/extensions/x.raw", "hsqs" + strings.Repeat(" ", 4096), ""},
-		"damaged":            {"/etc/extensions/x.raw", whole[:2048], ""},
-		"a piece":            {"/etc/extensions/x.raw", whole[:64], ""},
+		"of another name":     {"/etc/extensions/y.raw", whole, ""},
+		"of a name with dots": {"/etc/extensions/x-v1.30.2.raw", whole, ""},
+		"a release of 1 MiB":  {"/etc/extensions/x.raw", image(t, map[string]string{release: "ID=fedora\n" + strings.Repeat("#", 1<<20)}), ""},
+		"it fits":             {"/etc/extensions/x.raw", image(t, map[string]string{release: "ID=debian\nVERSION_ID=13\n"}), ""},
+		"settings":            {"/var/lib/confexts/x.raw", image(t, map[string]string{"etc/extension-release.d/extension-release.x": "ID=fedora\n"}), "says ID=fedora"},
+		"settings that hide":  {"/var/lib/confexts/x.raw", image(t, map[string]string{"etc/extension-release.d/extension-release.x": "ID=_any\n", "etc/a": ""}), "/etc/a is in the extension and in"},
+		"another squashfs":    {"/etc/extensions/x.raw", "hsqs" + strings.Repeat(" ", 4096), ""},
+		"damaged":             {"/etc/extensions/x.raw", whole[:2048], ""},
+		"a piece":             {"/etc/extensions/x.raw", whole[:64], ""},
 	} {
 		cfg := &machineconfig.Config{Files: []machineconfig.File{file(c.at, c.bytes), file("/etc/a", "")}}
 		wrong := Judge(cfg, []byte("ID=debian\nVERSION_ID=13\n"), false)
@@ -226,6 +229,17 @@ func TestAnExtensionOfEtcHidesNothing(t *testing.T) {
 	}
 }
 
+func TestSomeOfManyHiddenFilesAreNamed(t *testing.T) {
+	cfg := &machineconfig.Config{Files: []machineconfig.File{
+		file("/var/lib/confexts/x/etc/extension-release.d/extension-release.x", "ID=_any\n")}}
+	for i := range 100 {
+		cfg.Files = append(cfg.Files, file(fmt.Sprint("/etc/", i), ""), file(fmt.Sprint("/var/lib/confexts/x/etc/", i), ""))
+	}
+	if wrong := Judge(cfg, nil, false); len(wrong) != hiddenNamed {
+		t.Errorf("%d are named", len(wrong))
+	}
+}
+
 func TestWhatIsNotMergedIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	root := tree(dir)
@@ -250,13 +264,23 @@ func TestWhatIsNotMergedIsNamed(t *testing.T) {
 	}
 	says("extension x (/etc/extensions/x) is not merged")
 	write("/usr/.systemd-sysext/extensions", "x\n")
+	says("extension y (/etc/extensions/y.raw) is not merged")
+	write("/usr/.systemd-sysext/extensions", "x\ny\n")
 	says("/usr/bin/x does not have the bytes of /etc/extensions/x")
 	write("/usr/bin/x", "one")
 	says("/usr/bin/x does not have the bytes of")
 	write("/usr/bin/x", "two")
-	says("extension y")
-	write("/usr/.systemd-sysext/extensions", "x\ny\n")
 	says("")
+
+	// systemd shows one of two files with one path.
+	cfg.Files = append(cfg.Files, file("/etc/extensions/z/usr/bin/x", "three"))
+	write("/usr/.systemd-sysext/extensions", "x\ny\nz\n")
+	says("")
+	write("/usr/bin/x", "three")
+	says("")
+	write("/usr/bin/x", "four")
+	says("extension x: /usr/bin/x does not have the bytes of /etc/extensions/x")
+	write("/usr/bin/x", "two")
 
 	cfg.Files = append(cfg.Files, file("/var/lib/confexts/x/etc/x", "conf"), file("/var/lib/confexts/x/usr/x", "is not laid"))
 	says("journalctl -u systemd-confext.service")
