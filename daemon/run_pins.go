@@ -170,7 +170,7 @@ func (s *pinsState) ended(o *api.PinOrder, state pins.State, err error, now time
 	switch {
 	case more:
 		s.at = now.Add(pinPause)
-		if was.Fails(o) {
+		if was.Fails(o) && !was.Unread {
 			r.Error = was.Error // until all have been tried
 		} else {
 			r.Error = ""

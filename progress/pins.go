@@ -14,8 +14,7 @@ func PinsText(n *Node) string {
 	case p.Error != "" && p.Unread:
 		return fmt.Sprintf("its images are not known (tries: %d): %s", max(p.Tries, 1), p.Error)
 	case p.Error != "" && p.Images == 0:
-		return fmt.Sprintf("images that it is to keep no longer may still be pinned (tries: %d): %s", max(p.Tries, 1),
-			p.Error)
+		return fmt.Sprintf("the last try failed (tries: %d): %s", max(p.Tries, 1), p.Error)
 	case p.Error != "":
 		return fmt.Sprintf("%d of %d images are missing (tries: %d): %s", p.Missing, p.Images, max(p.Tries, 1), p.Error)
 	case p.Missing == 0:

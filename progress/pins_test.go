@@ -19,12 +19,12 @@ func TestExplainSaysHowManyImagesOfItsSetsANodeHas(t *testing.T) {
 	}{
 		"":                     {nil, nil},
 		"30 images are pinned": {order, &api.Pinned{Order: digest, Images: 30}},
-		"2 of 30 images are missing, and are being pulled":                               {order, &api.Pinned{Order: digest, Images: 30, Missing: 2}},
-		"2 of 30 images are missing, and the node waits for its turn to pull":            {turn, &api.Pinned{Order: digest, Images: 30, Missing: 2}},
-		"1 of 30 images are missing (tries: 3): q.io/a: not found":                       {order, &api.Pinned{Order: digest, Images: 30, Missing: 1, Error: "q.io/a: not found", Tries: 3}},
-		"its images are not known (tries: 1): reading PinnedImageSet base: no":           {order, &api.Pinned{Order: digest, Error: "reading PinnedImageSet base: no", Tries: 1, Unread: true}},
-		"images that it is to keep no longer may still be pinned (tries: 2): no runtime": {order, &api.Pinned{Order: digest, Error: "no runtime", Tries: 2}},
-		"the agent has not reported on them yet":                                         {order, nil},
+		"2 of 30 images are missing, and are being pulled":                     {order, &api.Pinned{Order: digest, Images: 30, Missing: 2}},
+		"2 of 30 images are missing, and the node waits for its turn to pull":  {turn, &api.Pinned{Order: digest, Images: 30, Missing: 2}},
+		"1 of 30 images are missing (tries: 3): q.io/a: not found":             {order, &api.Pinned{Order: digest, Images: 30, Missing: 1, Error: "q.io/a: not found", Tries: 3}},
+		"its images are not known (tries: 1): reading PinnedImageSet base: no": {order, &api.Pinned{Order: digest, Error: "reading PinnedImageSet base: no", Tries: 1, Unread: true}},
+		"the last try failed (tries: 2): no runtime":                           {order, &api.Pinned{Order: digest, Error: "no runtime", Tries: 2}},
+		"the agent has not reported on them yet":                               {order, nil},
 	} {
 		w := newWorld()
 		w.at(w.a, renderedA, renderedA, api.Done, "")
