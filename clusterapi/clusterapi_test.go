@@ -170,6 +170,7 @@ func TestChangesOfFilesAreMadeInPlaceAndAllElseIsLeft(t *testing.T) {
 		"a template of cloud-init":           {changes: []string{content, `"content": "{{ ds.meta_data.hostname }}"`}, says: "template"},
 		"a comment of a template":            {changes: []string{content, `"content": "a{# b"`}, says: "template"},
 		"a path that is a template":          {changes: []string{"/etc/b", "/etc/{{ v1.name }}"}, says: "template"},
+		"a path with a tab":                  {changes: []string{"/etc/b", `/etc/b\tc`}, says: "tab"},
 		"a path that YAML cuts":              {changes: []string{"/etc/b", "/etc/b #c"}, says: "/etc/b #c"},
 		"a file that is appended to":         {changes: []string{content, content + `,"append":true`}, says: "appended"},
 		"a file of another owner":            {changes: []string{content, content + `,"owner":"etcd:etcd"`}, says: "owner is etcd"},
@@ -272,8 +273,13 @@ func TestContentsAreWhatCloudInitWrites(t *testing.T) {
 			t.Errorf("%q is %q, and is no block of YAML", content, h.contents)
 		}
 	}
-	h, err := file{Path: "/a", Encoding: "base64", Content: "YQ==\n"}.express()
+	h, err := file{Path: "/a", Encoding: "base64", Content: "Y Q\t=\n=\r\n"}.express()
 	if err != nil || string(h.contents) != "a" {
 		t.Errorf("base64: %q, %v", h.contents, err)
+	}
+	for _, blank := range []string{"\u00a0", "\u2003", "\u3000"} {
+		if h, err := (file{Path: "/a", Encoding: "base64", Content: "YQ==" + blank}).express(); err == nil {
+			t.Errorf("base64 with %q is %q, and cloud-init refuses it", blank, h.contents)
+		}
 	}
 }

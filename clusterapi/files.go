@@ -70,6 +70,8 @@ func (f file) express() (held, error) {
 		return h, fmt.Errorf("its owner is %s, and not root", f.Owner)
 	case template(f.Path) || template(f.Content):
 		return h, errors.New("it is a template of cloud-init")
+	case strings.Contains(f.Path, "\t"):
+		return h, errors.New("its path has a tab, which cloud-init's parser of YAML refuses")
 	}
 	if f.Permissions != "" {
 		mode, err := strconv.ParseUint(f.Permissions, 8, 32)
@@ -86,7 +88,9 @@ func (f file) express() (held, error) {
 	case "":
 		h.contents = []byte(content)
 	case "base64":
-		if h.contents, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(content), "")); err != nil {
+		// cloud-init's decoder takes these blanks, and no others.
+		bare := strings.FieldsFunc(content, func(r rune) bool { return strings.ContainsRune(" \t\n\v\f\r", r) })
+		if h.contents, err = base64.StdEncoding.DecodeString(strings.Join(bare, "")); err != nil {
 			return h, errors.New("its content is not base64")
 		}
 	default:
