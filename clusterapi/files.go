@@ -195,10 +195,6 @@ func byPath(files []file) (map[string]file, error) {
 	return out, nil
 }
 
-// way precedes the digests that expressed makes. Records outlive this program: a version that makes another digest of
-// the same files needs another way, by which adopt knows that the older digest says nothing about them.
-const way = "spec:"
-
 // expressed returns the files that a MachineConfig may have, by path, and the paths of the others. The digest is of the
 // former as the template says them, and not of their bytes, which another version may make otherwise. A secret is in no
 // digest, by which a short one could be guessed.
@@ -219,7 +215,7 @@ func expressed(files []file) (can []held, cannot []string, digest string) {
 		panic(err) // texts only
 	}
 	sum := sha256.Sum256(text)
-	return can, cannot, way + hex.EncodeToString(sum[:])
+	return can, cannot, hex.EncodeToString(sum[:])
 }
 
 // ignition returns files as a config of Ignition.
@@ -239,12 +235,6 @@ func ignition(files []held) []byte {
 		panic(err) // texts and numbers only
 	}
 	return config
-}
-
-// former returns the digest that the first version had in its records, which was over the bytes of the files.
-func former(files []held) string {
-	sum := sha256.Sum256(ignition(files))
-	return hex.EncodeToString(sum[:])
 }
 
 // lacks returns the path of a file that a configuration has not, or has otherwise; empty if it has all of them.

@@ -96,18 +96,6 @@ func (r *record) forgive(digest string) bool {
 	return len(r.Refused) < before
 }
 
-// renew puts the digest of files in the place of the one that an older version had for them.
-func (r *record) renew(old, digest string) {
-	if r.Digest == old {
-		r.Digest = digest
-	}
-	for i := range r.Refused {
-		if r.Refused[i].Digest == old {
-			r.Refused[i].Digest = digest
-		}
-	}
-}
-
 func (t *target) labels() map[string]string { return map[string]string{api.Role: t.pool} }
 
 // made returns the MachineConfig with a content and the record as it is.

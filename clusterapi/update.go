@@ -159,7 +159,6 @@ func (e *Extension) may(m machine, pool string) error {
 func (t *target) load(files []file) error {
 	var cannot []string
 	t.files, cannot, t.digest = expressed(files)
-	t.record.renew(former(t.files), t.digest)
 	if len(t.record.Paths) > 0 {
 		t.files = slices.DeleteFunc(t.files, func(h held) bool { return !slices.Contains(t.record.Paths, h.path) })
 	}
@@ -219,7 +218,7 @@ func (t *target) follow(m machine) (stage, error) {
 	if n == nil {
 		return s, nil
 	}
-	t.adopt(n.Name)
+	t.adopt()
 	if err := t.judge(); err != nil {
 		return stage{}, temporaryError{err}
 	}
@@ -255,16 +254,12 @@ func (t *target) follow(m machine) (stage, error) {
 	return t.where(n)
 }
 
-// adopt puts the machine's digest into the record where the one in the record is of the same files. So it is where the
-// MachineConfig has just these. So it is too where an older version made the digest and noted that the machine asked: a
-// machine on its way goes on to ask for the same files. Otherwise two machines that are on their way while this program
-// is upgraded would wait for each other.
-func (t *target) adopt(node string) {
-	r := &t.record
-	older := !strings.HasPrefix(r.Digest, way)
-	if r.Digest != "" && (older && slices.Contains(r.Asked, node) ||
-		slices.EqualFunc(t.carries(), t.files, held.equal)) {
-		r.Digest = t.digest
+// adopt puts the machine's digest into the record where the MachineConfig has the very files of the machine. A version
+// of this program that took other files made another digest, and two machines that are on their way while the program is
+// upgraded would wait for each other.
+func (t *target) adopt() {
+	if t.record.Digest != "" && slices.EqualFunc(t.carries(), t.files, held.equal) {
+		t.record.Digest = t.digest
 	}
 }
 
