@@ -255,7 +255,7 @@ func (t *target) follow(m machine) (stage, error) {
 }
 
 // adopt puts the machine's digest into the record where the MachineConfig has the very files of the machine. A version
-// of this program that took other files made another digest, and two machines that are on their way while the program is
+// of this program that took other files made another digest: two machines that are on their way while the program is
 // upgraded would wait for each other.
 func (t *target) adopt() {
 	if t.record.Digest != "" && slices.EqualFunc(t.carries(), t.files, held.equal) {
