@@ -58,10 +58,10 @@ mapfile -t all < <(ls cmd)
 
 # tool runs a tool that tools/packaging pins or has. The go command builds it once.
 tool() { # NAME ARGUMENTS...
-	CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false -tags=remove_all_sd' go tool -modfile=tools/packaging/go.mod "$@"
+	CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false' go tool -modfile=tools/packaging/go.mod "$@"
 }
 own() { # NAME ARGUMENTS...
-	(cd tools/packaging && CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false -tags=remove_all_sd' go run "./$1" "${@:2}")
+	(cd tools/packaging && CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false' go run "./$1" "${@:2}")
 }
 
 # built says where the programs for a platform are, and builds those that nobody has built.

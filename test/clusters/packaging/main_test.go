@@ -101,8 +101,19 @@ func kubectl(ctx context.Context, c *cluster.Cluster, args ...string) (string, e
 
 // tool runs one of the tools that tools/packaging pins. The go command builds it once and keeps it in its cache.
 func tool(ctx context.Context, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "-modfile=" + toolsModule, name}, args...)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false -tags=remove_all_sd")
+	return goRuns(ctx, append([]string{"tool", "-modfile=" + toolsModule, name}, args...)...)
+}
+
+// promtool is tool for the program that needs a build tag, which go tool takes none of. Without the tag promtool brings
+// the SDKs of many clouds, whose compilation takes minutes.
+func promtool(ctx context.Context, args ...string) (string, error) {
+	return goRuns(ctx, append([]string{"run", "-modfile=" + toolsModule, "-tags=remove_all_sd",
+		"github.com/prometheus/prometheus/cmd/promtool"}, args...)...)
+}
+
+func goRuns(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
 	return run(cmd)
 }
 

@@ -215,9 +215,7 @@ func isSigned(t *testing.T, dist string, env, references []string) {
 // serve runs a registry on this machine and returns its address.
 func serve(t *testing.T) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "tool", "-modfile="+toolsModule, "-n", "crane")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
-	crane, err := run(cmd)
+	crane, err := goRuns(t.Context(), "tool", "-modfile="+toolsModule, "-n", "crane")
 	if err != nil {
 		t.Fatal(err)
 	}

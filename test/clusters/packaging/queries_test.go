@@ -88,7 +88,7 @@ func TestEachAlertFiresWhenItShouldAndOnlyThen(t *testing.T) {
 		{"check", "rules", "--lint=all", "--lint-fatal", rulesFile},
 		{"test", "rules", root + "/packaging/alerts/noderefit.test.yaml"},
 	} {
-		if _, err := tool(t.Context(), "promtool", args...); err != nil {
+		if _, err := promtool(t.Context(), args...); err != nil {
 			t.Error(err)
 		}
 	}

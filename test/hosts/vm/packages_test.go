@@ -31,6 +31,9 @@ func TestUpdateOfAHostOfPackagesComesBack(t *testing.T) {
 
 // TestSystemdBootHasTheArgumentsOfAnUpdate makes an update on a host whose kernel arguments are in boot loader entries.
 func TestSystemdBootHasTheArgumentsOfAnUpdate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("an image of its own takes minutes")
+	}
 	ctx := context.Background()
 	h := newHost(ctx, t, "entries", entries)
 	for question, want := range map[string]string{
