@@ -31,9 +31,6 @@ func TestUpdateOfAHostOfPackagesComesBack(t *testing.T) {
 
 // TestSystemdBootHasTheArgumentsOfAnUpdate makes an update on a host whose kernel arguments are in boot loader entries.
 func TestSystemdBootHasTheArgumentsOfAnUpdate(t *testing.T) {
-	if testing.Short() {
-		t.Skip("an image of its own takes minutes")
-	}
 	ctx := context.Background()
 	h := newHost(ctx, t, "entries", entries)
 	for question, want := range map[string]string{
@@ -70,15 +67,15 @@ func TestUpdateOfAHostOfEntriesComesBack(t *testing.T) {
 	comesBack(ctx, t, h, s)
 }
 
-// shortPackages is how many of the cuts of a short run are on hosts of packages.
-const shortPackages = 3
-
 // TestPowerCutsOverAnUpdateOfPackages cuts the power of hosts without ostree. The arguments that they boot with, GRUB's
 // configuration and the files are all of a, or all of b.
 func TestPowerCutsOverAnUpdateOfPackages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("an image and a scene of their own take minutes")
+	}
 	s := set(t, packages)
 	t.Parallel()
-	cuts := number(t, "VM_CUTS", shortPackages)
+	cuts := number(t, "VM_CUTS", shortRun)
 	s.cuts(t, int(cuts), cuts > shortRun)
 }
 
