@@ -101,7 +101,7 @@ test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, 
 	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/hosts/vm test -count=1 -timeout 4h
 
 .PHONY: test-vm-short
-test-vm-short: ## Runs what of test-vm a change has to pass: an update, its ways back, and four power cuts
+test-vm-short: ## Runs what of test-vm a change has to pass: an update, its ways back, and two power cuts
 	@VM_TESTS=require LAB_INSTALL=1 go -C test/hosts/vm test -short -count=1 -timeout 60m
 
 .PHONY: test-cluster-api

@@ -11,9 +11,9 @@ cache=.cache times=.cache/times begun=.cache/begun
 gotestsum=$PWD/$cache/gotestsum
 timeout=${TEST_TIMEOUT:-30m}
 
-# The last suites on hosts, in their order. They take LONG_FLAGS, as three of the other lane do.
+# The last suites on hosts, in their order. They take LONG_FLAGS, as some others do.
 counting=(hosts/osupdate hosts/crash hosts/hostile)
-long=("${counting[@]}" clusters/pool fleets/pods fleets/e2e)
+long=("${counting[@]}" hosts/node clusters/pool fleets/pods fleets/e2e)
 # The short ones among the suites on control planes. They come last: what is left for the lane that is done first is
 # short then.
 short=(clusters/clusterapi clusters/gitops clusters/operators clusters/page clusters/template fleets/scale)

@@ -139,6 +139,7 @@ func TestDeploymentOfSomebodyElseIsStartedFrom(t *testing.T) {
 
 // Whoever wants to see why it failed boots it once more, and pins what is known to be good.
 func TestFailedDeploymentThatSomebodyBootsIsStartedFromAndPinnedOnesStay(t *testing.T) {
+	long(t)
 	ctx, n := onA(t)
 	old := n.BootedDeployment()
 	apply(ctx, t, n, mc("bad", configBad))

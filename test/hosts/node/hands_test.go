@@ -271,6 +271,7 @@ func TestHeadThatIsKilledInterruptsNothingAndTheNextOneAttaches(t *testing.T) {
 }
 
 func TestHeadThatIsKilledAtAnyTimeRestartsNothing(t *testing.T) {
+	long(t)
 	ctx, n := startHead(t)
 	p := policy(t, n)
 	runs := func() int {

@@ -154,6 +154,7 @@ func withHook(path, text string) string {
 }
 
 func TestAHookIsAskedAsEverWhateverIsSaidOfAllServices(t *testing.T) {
+	long(t)
 	ctx, n := onA(t)
 	hook(t, n, etcBefore+"10-a", "#!/bin/sh\necho first\nsleep 3\necho not today >&2\nexit 3\n")
 	said := func(text string) {

@@ -50,6 +50,14 @@ var (
 	faulty = program("faulty", func(dir string) (string, error) { return Build(context.Background(), dir, "faults") })
 )
 
+// long skips a test that takes most of a minute, where all tests of a change have to end in time.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes most of a minute: make test-all has it")
+	}
+}
+
 func start(t *testing.T) (context.Context, *Node) {
 	t.Helper()
 	return startWith(t, plain)

@@ -63,6 +63,7 @@ const transientB = `{"osImageURL":"next","kernelArguments":["a=1","b=2"],"config
 // TestATransientEtcHasTheConfigurationInEachBoot goes the whole road: to A and B, back, over reboots that nobody of us
 // asked for, and over a deployment that somebody else has made.
 func TestATransientEtcHasTheConfigurationInEachBoot(t *testing.T) {
+	long(t)
 	ctx, n := start(t)
 	onTransient(ctx, t, n)
 	put(t, n, "/var/lib/admins", "an admin's\n", 0o644)

@@ -9,6 +9,7 @@ import (
 
 // A check of /var may take longer than the verdict may. A reboot in the middle of it would begin the check anew, for ever.
 func TestASlowCheckOfVarIsNotHeldAgainstTheConfiguration(t *testing.T) {
+	long(t)
 	ctx, n := onA(t)
 	apply(ctx, t, n, mc("b", configB), "--no-reboot", "--verdict-timeout", "20s")
 	const units = "/systemd/system/"

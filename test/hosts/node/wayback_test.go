@@ -265,6 +265,7 @@ func TestTheHeadReachesAHardenedHost(t *testing.T) {
 }
 
 func TestWithoutLogindTheWayForwardAndBackIsOpen(t *testing.T) {
+	long(t)
 	ctx, n := onA(t)
 	masked := hostile(t, "b", false, nil, []any{map[string]any{"name": "systemd-logind.service", "mask": true}}, nil, nil)
 	apply(ctx, t, n, masked)
@@ -312,6 +313,7 @@ func TestABusThatLetsNothingThroughHoldsNothingUp(t *testing.T) {
 
 // TestAWayBackWhoseServicesNeverStopEnds has a service that takes longer than systemd's own reboot.target would wait.
 func TestAWayBackWhoseServicesNeverStopEnds(t *testing.T) {
+	long(t)
 	ctx, n := onA(t)
 	stays := map[string]any{"name": "stays.service", "enabled": true, "contents": "[Unit]\nBefore=shutdown.target\n" +
 		"[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/sleep infinity\n" +
@@ -384,6 +386,7 @@ func TestUnitsOfAnOlderAgentAreNoReasonToGoBack(t *testing.T) {
 }
 
 func TestADeadlineThatNothingHoldsIsNamed(t *testing.T) {
+	long(t)
 	ctx, n := onA(t)
 	// Somebody takes the units away by hand, for the next boot.
 	apply(ctx, t, n, mc("b", configB), "--no-reboot", "--verdict-timeout", "5s")

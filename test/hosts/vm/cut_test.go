@@ -23,7 +23,7 @@ import (
 
 // shortRun is how many cuts are made of an update where VM_CUTS says nothing. A cut takes minutes of a processor where
 // machines are emulated.
-const shortRun = 4
+const shortRun = 2
 
 func number(t *testing.T, variable string, otherwise int64) int64 {
 	t.Helper()
