@@ -91,23 +91,11 @@ func (r *Root) Has(name string, want io.Reader) (bool, error) {
 		return false, notLost(err)
 	}
 	defer func() { _ = f.Close() }()
-	wanted, piece := make([]byte, 64<<10), make([]byte, 64<<10)
-	for {
-		n, end := io.ReadFull(want, wanted)
-		if end != nil && end != io.EOF && end != io.ErrUnexpectedEOF {
-			return false, end
-		}
-		m, err := io.ReadFull(f, piece[:min(n+1, len(piece))])
-		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-			return false, notLost(pathError("read", name, err))
-		}
-		if !bytes.Equal(piece[:m], wanted[:n]) {
-			return false, nil
-		}
-		if end != nil {
-			return true, nil
-		}
+	same, err := reads(f, want, pieceSize)
+	if err != nil {
+		err = notLost(pathError("read", name, err))
 	}
+	return same, err
 }
 
 func (r *Root) compareHard(w Want, found Node, st unix.Stat_t) ([]Difference, error) {
@@ -170,7 +158,7 @@ func sameBytesOf(h *os.File, name string, size int64, data []byte) (bool, string
 	}
 	defer func() { _ = f.Close() }()
 	if size == int64(len(data)) {
-		same, err := reads(f, data)
+		same, err := reads(f, bytes.NewReader(data), min(len(data)+1, pieceSize))
 		if err != nil {
 			return false, "", pathError("read", name, err)
 		}
@@ -191,21 +179,26 @@ func sameBytesOf(h *os.File, name string, size int64, data []byte) (bool, string
 	return false, digest(d.Sum(nil)), nil
 }
 
-// reads reports whether r gives data and then ends. It holds one piece at a time, because the file may be a large
-// program.
-func reads(r io.Reader, data []byte) (bool, error) {
-	piece := make([]byte, min(len(data)+1, 64<<10))
+// pieceSize is how many bytes of a file are compared at a time, because the file may be a large program.
+const pieceSize = 64 << 10
+
+// reads reports whether r gives what want gives, and then ends. size is that of the pieces in which both are read.
+func reads(r, want io.Reader, size int) (bool, error) {
+	piece, wanted := make([]byte, size), make([]byte, size)
 	for {
-		n, err := r.Read(piece)
-		if n > len(data) || !bytes.Equal(piece[:n], data[:n]) {
+		n, end := io.ReadFull(want, wanted)
+		if end != nil && end != io.EOF && end != io.ErrUnexpectedEOF {
+			return false, end
+		}
+		m, err := io.ReadFull(r, piece[:min(n+1, size)])
+		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+			return false, err
+		}
+		if !bytes.Equal(piece[:m], wanted[:n]) {
 			return false, nil
 		}
-		data = data[n:]
-		if err == io.EOF {
-			return len(data) == 0, nil
-		}
-		if err != nil {
-			return false, err
+		if end != nil {
+			return true, nil
 		}
 	}
 }

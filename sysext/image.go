@@ -196,17 +196,12 @@ func (m mounted) walk(do visit) error {
 
 // bytesAt returns the bytes that a configuration has at a path, or at the path that a link there leads to.
 func bytesAt(cfg *machineconfig.Config, name string) (data []byte, is bool) {
-	for _, l := range cfg.Links {
-		if path.Clean(l.Path) == name && !l.Hard && path.IsAbs(l.Target) {
-			name = path.Clean(l.Target)
-			break
-		}
-	}
-	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == name })
-	if at < 0 || cfg.Files[at].NoContents {
+	end, _ := linked(cfg, name)
+	f := fileAt(cfg, end)
+	if f == nil || f.NoContents {
 		return nil, false
 	}
-	return cfg.Files[at].Contents, true
+	return f.Contents, true
 }
 
 // image returns what is in a raw image of the configuration. The result is nil for an extension that is no image, for
@@ -260,13 +255,13 @@ func (e Extension) hash(cfg *machineconfig.Config) (hash *rootHash, wrong string
 }
 
 // each calls do with the regular files of an extension that lie over the host: with the path there, and with the bytes.
-// do gets no bytes where they can't be read, as in a compressed image. The error is errWork for an image that has more
-// than an extension has.
-func (e Extension) each(cfg *machineconfig.Config, do visit) error {
+// img is what the method image returned. do gets no bytes where they can't be read, as in a compressed image. The error
+// is errWork for an image that has more than an extension has.
+func (e Extension) each(cfg *machineconfig.Config, img fileSystem, do visit) error {
 	laid := func(at string) bool {
 		return slices.ContainsFunc(e.class.over, func(over string) bool { return strings.HasPrefix(at, over+"/") })
 	}
-	if img, _ := e.image(cfg); img != nil {
+	if img != nil {
 		return img.walk(func(name string, open func() (io.Reader, error)) error {
 			if !laid("/" + name) {
 				return nil
@@ -287,21 +282,23 @@ func (e Extension) each(cfg *machineconfig.Config, do visit) error {
 	return nil
 }
 
-// releaseOf returns the file of an extension that says which OS the extension is for, with its path. known is false
-// where nothing here can tell, and err is of fs.ErrNotExist where the extension lacks the file.
-func (e Extension) releaseOf(cfg *machineconfig.Config) (name string, text []byte, known bool, err error) {
+// releaseOf returns the file of an extension that says which OS the extension is for, with its path. img is what the
+// method image returned. known is false where nothing here can tell, and err is of fs.ErrNotExist where the extension
+// lacks the file.
+func (e Extension) releaseOf(cfg *machineconfig.Config, img fileSystem,
+) (name string, text []byte, known bool, err error) {
 	inside := path.Join(e.class.release, releaseName+e.Name)
-	if img, _ := e.image(cfg); img != nil {
+	if img != nil {
 		text, known, err = releaseIn(img, inside)
 		return e.Place + ": " + inside, text, known, err
 	}
 	dir := e.inside(cfg)
 	name = path.Join(dir, inside)
-	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == name })
+	f := fileAt(cfg, name)
 	switch {
 	case dir == "":
-	case at >= 0:
-		return name, cfg.Files[at].Contents, true, nil
+	case f != nil:
+		return name, f.Contents, true, nil
 	case dir == e.Place:
 		return name, nil, true, fs.ErrNotExist
 	}

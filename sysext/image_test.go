@@ -72,7 +72,8 @@ func inImage(t *testing.T, cfg *machineconfig.Config) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, e := range Of(cfg) {
-		if err := e.each(cfg, func(at string, open func() (io.Reader, error)) error {
+		img, _ := e.image(cfg)
+		if err := e.each(cfg, img, func(at string, open func() (io.Reader, error)) error {
 			data, err := all(open())
 			if err != nil {
 				data = []byte("?")
@@ -335,7 +336,8 @@ func ask(data []byte) {
 	cfg := bringing(string(data), file("/etc/extensions/x.usrhash", diskHash))
 	Judge(cfg, []byte("ID=debian\n"), false)
 	for _, e := range Of(cfg) {
-		_ = e.each(cfg, func(_ string, open func() (io.Reader, error)) error {
+		img, _ := e.image(cfg)
+		_ = e.each(cfg, img, func(_ string, open func() (io.Reader, error)) error {
 			if r, err := open(); err == nil {
 				_, _ = io.Copy(io.Discard, r) // any answer is one
 			}
@@ -344,7 +346,7 @@ func ask(data []byte) {
 	}
 }
 
-// Whoever writes MachineConfigs can bring any bytes as an image. They are judged by the agent, which must not stop.
+// The author of a MachineConfig can bring any bytes as an image. The agent judges them, and must not stop.
 func TestADamagedImageEndsInAnAnswer(t *testing.T) {
 	const whole, metadata = 0, 2000
 	small := image(t, map[string]string{"usr/lib/extension-release.d/extension-release.x": "ID=debian\n", "usr/bin/x": "two",

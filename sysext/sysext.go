@@ -110,8 +110,11 @@ func Of(cfg *machineconfig.Config) []Extension {
 		add(f.Path, true)
 	}
 	for _, l := range cfg.Links {
-		if end, hard := target(cfg, l); end != "/dev/null" { // by which an admin masks a name
-			add(l.Path, hard || leadsToFile(cfg, l.Path, end))
+		if UnitOf(l.Path) == "" {
+			continue
+		}
+		if end, file := linked(cfg, path.Clean(l.Path)); end != "/dev/null" { // by which an admin masks a name
+			add(l.Path, file || slices.Contains(besideImage, path.Ext(l.Path)))
 		}
 	}
 	out := make([]Extension, 0, len(found))
@@ -124,34 +127,39 @@ func Of(cfg *machineconfig.Config) []Extension {
 	return out
 }
 
-// besideImage are the ends of the names of files that belong to a raw image.
+// besideImage are the ends of the names of files that belong to a raw image. A link with such a name leads to a file,
+// though the configuration may not have the file.
 var besideImage = []string{".roothash", ".usrhash", ".verity", ".p7s"}
 
 // linksAtMost is how many links in a row the kernel follows.
 const linksAtMost = 40
 
-// target returns where a link of a configuration leads to, over further links, and whether a link among them is a hard
-// one, which leads to a file.
-func target(cfg *machineconfig.Config, l machineconfig.Link) (end string, hard bool) {
+// linked returns the path that a clean path leads to over the links of a configuration, and reports whether a file is
+// there, as far as the configuration says. A hard link leads to a file.
+func linked(cfg *machineconfig.Config, name string) (end string, file bool) {
+	end = name
 	for range linksAtMost {
-		if end = l.Target; !path.IsAbs(end) {
-			end = path.Join(path.Dir(l.Path), end)
-		}
-		end, hard = path.Clean(end), hard || l.Hard
-		next := slices.IndexFunc(cfg.Links, func(l machineconfig.Link) bool { return path.Clean(l.Path) == end })
-		if next < 0 {
+		at := slices.IndexFunc(cfg.Links, func(l machineconfig.Link) bool { return path.Clean(l.Path) == end })
+		if at < 0 {
 			break
 		}
-		l = cfg.Links[next]
+		l := cfg.Links[at]
+		if file = file || l.Hard; path.IsAbs(l.Target) {
+			end = path.Clean(l.Target)
+		} else {
+			end = path.Join(path.Dir(end), l.Target)
+		}
 	}
-	return end, hard
+	return end, file || fileAt(cfg, end) != nil
 }
 
-// leadsToFile reports whether a link with a name leads to a file. A link whose end the configuration does not have is
-// judged by its name.
-func leadsToFile(cfg *machineconfig.Config, name, end string) bool {
-	return slices.Contains(besideImage, path.Ext(name)) ||
-		slices.ContainsFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == end })
+// fileAt returns the file that a configuration has at a clean path, nil for none.
+func fileAt(cfg *machineconfig.Config, name string) *machineconfig.File {
+	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return path.Clean(f.Path) == name })
+	if at < 0 {
+		return nil
+	}
+	return &cfg.Files[at]
 }
 
 // Units returns the units that merge the extensions of a configuration.
@@ -172,22 +180,14 @@ func UnitOf(name string) string {
 	return ""
 }
 
-// inside returns the directory with the files of an extension: that of its link, where it is one. It is "" for an image
-// and for a relative link.
+// inside returns the directory with the files of an extension: the one that the extension's link leads to, where the
+// extension is a link. The result is "" for an image.
 func (e Extension) inside(cfg *machineconfig.Config) string {
-	for _, l := range cfg.Links {
-		if path.Clean(l.Path) != e.Place {
-			continue
-		}
-		if l.Hard || !path.IsAbs(l.Target) {
-			return ""
-		}
-		return path.Clean(l.Target)
-	}
-	if e.Raw {
+	dir, file := linked(cfg, e.Place)
+	if file || e.Raw && dir == e.Place {
 		return ""
 	}
-	return e.Place
+	return dir
 }
 
 // Wrong is an extension that does not fit an OS.
@@ -206,7 +206,8 @@ func Judge(cfg *machineconfig.Config, osRelease []byte, transient bool) (wrong [
 			wrong = append(wrong, Wrong{e.Place, "the /etc of this host is written anew in each boot, which an extension of " +
 				"/etc prevents: use files below /etc"})
 		}
-		name, text, known, err := e.releaseOf(cfg)
+		img, unmounted := e.image(cfg)
+		name, text, known, err := e.releaseOf(cfg, img)
 		if err != nil {
 			wrong = append(wrong, Wrong{e.Place, "the extension has no file " + name +
 				", without which systemd does not merge it"})
@@ -216,10 +217,10 @@ func Judge(cfg *machineconfig.Config, osRelease []byte, transient bool) (wrong [
 				wrong = append(wrong, Wrong{e.Place, name + " " + why})
 			}
 		}
-		if _, why := e.image(cfg); why != "" {
-			wrong = append(wrong, Wrong{e.Place, why})
+		if unmounted != "" {
+			wrong = append(wrong, Wrong{e.Place, unmounted})
 		}
-		wrong = append(wrong, e.hides(cfg)...)
+		wrong = append(wrong, e.hides(cfg, img)...)
 	}
 	return wrong
 }
@@ -229,7 +230,7 @@ var agents = []string{"/etc/machine-config-daemon/", "/etc/systemd/system/machin
 
 // hides returns the files of an extension of /etc that the configuration, or the agent, has at the same path. The
 // extension would hide the other file.
-func (e Extension) hides(cfg *machineconfig.Config) (wrong []Wrong) {
+func (e Extension) hides(cfg *machineconfig.Config, img fileSystem) (wrong []Wrong) {
 	if e.class.unit != ConfextUnit {
 		return nil
 	}
@@ -247,7 +248,7 @@ func (e Extension) hides(cfg *machineconfig.Config) (wrong []Wrong) {
 		}
 	}
 	// A damaged image is not merged, which the verdict notices.
-	_ = e.each(cfg, func(at string, _ func() (io.Reader, error)) error {
+	_ = e.each(cfg, img, func(at string, _ func() (io.Reader, error)) error {
 		if len(wrong) == hiddenNamed {
 			return errWork
 		}
@@ -348,7 +349,8 @@ func Merged(root Host, cfg *machineconfig.Config) error {
 func proved(root Host, cfg *machineconfig.Config, all []Extension) error {
 	missing := map[string]error{} // by path: two classes lie over no path together
 	for _, e := range all {
-		if err := e.each(cfg, func(at string, open func() (io.Reader, error)) error {
+		img, _ := e.image(cfg)
+		if err := e.each(cfg, img, func(at string, open func() (io.Reader, error)) error {
 			same, err := shown(root, at, open)
 			if err == nil && !same && missing[at] == nil {
 				missing[at] = fmt.Errorf("extension %s: %s does not have the bytes of %s", e.Name, at, e.Place)
@@ -362,7 +364,8 @@ func proved(root Host, cfg *machineconfig.Config, all []Extension) error {
 		if len(missing) == 0 {
 			return nil
 		}
-		if err := e.each(cfg, func(at string, open func() (io.Reader, error)) error {
+		img, _ := e.image(cfg)
+		if err := e.each(cfg, img, func(at string, open func() (io.Reader, error)) error {
 			if missing[at] == nil {
 				return nil
 			}

@@ -133,6 +133,11 @@ func TestExtensionsAreJudgedAsSystemdDoes(t *testing.T) {
 	if wrong := Judge(linked, []byte(debian), false); len(wrong) != 1 {
 		t.Errorf("behind a link: %+v", wrong)
 	}
+	linked.Links = append(linked.Links, machineconfig.Link{Path: "/opt/x", Target: "x-2"})
+	linked.Links[0].Target = "../../opt/x"
+	if wrong := Judge(linked, []byte(debian), false); len(wrong) != 1 {
+		t.Errorf("behind two relative links: %+v", wrong)
+	}
 }
 
 // image returns an erofs with these files.
