@@ -66,8 +66,8 @@ func (o *PinOrder) Digest() string {
 type Pinned struct {
 	// Order is the digest of the PinOrder that the rest is about.
 	Order string `json:"order"`
-	// Images is how many images the sets have, and Missing how many of them are not pinned on the node. Nobody knows
-	// while a set can't be read, which is Unread.
+	// Images is how many images the sets have, and Missing how many of them are not pinned on the node. Unread means that
+	// the agent can't read a set: then both are 0.
 	Images  int  `json:"images"`
 	Missing int  `json:"missing,omitempty"`
 	Unread  bool `json:"unread,omitempty"`

@@ -43,10 +43,10 @@ const (
 
 // Nodes is the cluster of the nodes.
 type Nodes interface {
-	// Pools and Nodes list everything, as it was a few seconds ago. Nobody changes what they return.
+	// Pools and Nodes return all objects, as they were a few seconds ago. Callers change no returned object.
 	Pools(ctx context.Context) ([]mcfgv1.MachineConfigPool, error)
 	Nodes(ctx context.Context) ([]corev1.Node, error)
-	// Config returns a MachineConfig, nil if there is none of this name.
+	// Config returns the MachineConfig of a name, nil if the cluster lacks it.
 	Config(ctx context.Context, name string) (*mcfgv1.MachineConfig, error)
 	// Write makes a MachineConfig, or changes the one that was read.
 	Write(ctx context.Context, mc *mcfgv1.MachineConfig) error
@@ -75,7 +75,7 @@ type target struct {
 	of      string // whose machines
 	pools   []mcfgv1.MachineConfigPool
 	object  *mcfgv1.MachineConfigPool
-	present *mcfgv1.MachineConfig // the MachineConfig of the pool, nil if there is none
+	present *mcfgv1.MachineConfig // the MachineConfig of the pool, nil before the first update
 	record  record
 	b       *book
 
@@ -91,7 +91,8 @@ type temporaryError struct{ error }
 
 func notYet(format string, args ...any) error { return temporaryError{fmt.Errorf(format, args...)} }
 
-// find finds the pool of a machine and its MachineConfig. The error says why there is none for the machine.
+// find returns the target of a machine: its pool, and the MachineConfig that the pool has from this extension. The
+// error says why the machine can't be updated in place.
 func (e *Extension) find(ctx context.Context, m machine) (*target, error) {
 	if o := e.options; m.Spec.ClusterName != o.Cluster || m.Metadata.Namespace != o.Namespace {
 		return nil, fmt.Errorf("this extension is for machines of the Cluster %s/%s, and not of %s/%s", o.Namespace,
@@ -345,8 +346,8 @@ func (t *target) quarantine() ([]api.Quarantine, error) {
 	return api.Decode[[]api.Quarantine](t.object.Annotations, api.PoolQuarantineKey)
 }
 
-// failed returns the quarantine of the configuration with which files failed; nil if they did not, or if somebody has
-// lifted it.
+// failed returns the quarantine of the configuration with which files failed; nil if they did not, or if a
+// person has lifted the quarantine.
 func (t *target) failed(digest string) *api.Quarantine {
 	list, err := t.quarantine()
 	if err != nil {
@@ -367,9 +368,9 @@ var stuck = []progress.Verdict{progress.NoDaemon, progress.Degraded, progress.Un
 	progress.RolledBack, progress.RebootFailed, progress.HeldByPerson, progress.Skipped, progress.Trying}
 
 // onItsWay returns what the present files wait for, of a node whose machine asked for them and is not told yet that it
-// is done; empty if there is none. The files may not be taken from under the node: Cluster API moves no machine that is
-// on its way, and would ask for them again. A node that rollouts do not count is not waited for, nor is one that is
-// gone, nor any where the pool can't be rendered because of these files.
+// is done; empty if no such node is left. The files may not be taken from under the node: Cluster API moves no machine
+// that is on its way, and would ask for them again. A node that rollouts do not count is not waited for, nor is one
+// that is gone, nor any where the pool can't be rendered because of these files.
 func (t *target) onItsWay() (string, error) {
 	rendered, err := t.b.has(t.object.Spec.Configuration.Name, t.carries())
 	if err != nil || !rendered && strings.Contains(t.unrendered(), prefix+t.pool) {
@@ -512,7 +513,7 @@ type book struct {
 	read  map[string]*machineconfig.Config
 }
 
-// config returns a rendered configuration, nil if there is none, or none that can be read.
+// config returns a rendered configuration, nil if the cluster lacks it or if it can't be read.
 func (b *book) config(name string) (*machineconfig.Config, error) {
 	if name == "" || strings.HasPrefix(name, prefix) {
 		return nil, nil

@@ -411,7 +411,7 @@ func TestANodeIsItsMachinesByTheProvidersID(t *testing.T) {
 	}
 }
 
-// Where the MachineConfig was deleted nobody knows what has changed. Secrets stay out all the same.
+// A MachineConfig that was deleted takes the knowledge of what has changed along. Secrets stay out all the same.
 func TestSecretsAreNotCarried(t *testing.T) {
 	s := newStand(t)
 	to := append(files("2", ""), file{Path: "/etc/key", Permissions: "0600", Content: "s"})

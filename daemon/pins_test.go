@@ -102,7 +102,7 @@ func TestSetsThatCantBeReadAreToldAfterSomeTries(t *testing.T) {
 	}
 }
 
-// Where a set can't be read, nobody knows how many images there are, and "0 of 0 images" would say nothing.
+// Where a set can't be read, the number of images is not known, and "0 of 0 images" would say nothing.
 func TestAnEventAboutImagesSaysWhatCantBeRead(t *testing.T) {
 	t.Parallel()
 	s, v, o := pinsOn()

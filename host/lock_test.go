@@ -50,7 +50,7 @@ func TestACommandWaitsForWhatWritesTheEndOfAnUpdateDown(t *testing.T) {
 	}
 }
 
-// Programs that say whether a reboot is wanted run as units of fixed names. So a second process that asks waits for the
+// Programs that report whether a reboot is wanted run as units of fixed names. So a second process that asks waits for the
 // first one, and stops nothing of its.
 func TestOneAsksAtATimeWhatWantsAReboot(t *testing.T) {
 	dir := t.TempDir()

@@ -108,8 +108,9 @@ func (g *GRUB) Left() (int, bool, error) {
 	return left, ok && err == nil, nil
 }
 
-// Chosen returns the variable, with its value, by which somebody has chosen an entry for the next boot or for each
-// boot. It is "" where nobody has. The entry 0 is the first one, which boots by default anyway. No fork.
+// Chosen returns the variable, with its value, by which a person or a program has chosen an entry for the next boot or
+// for each boot. The result is "" where no entry is chosen. The entry 0 is the first one, which boots by default
+// anyway. No fork.
 func (g *GRUB) Chosen() (string, error) {
 	_, block, err := g.environment()
 	if err != nil || !isEnvironment(block) {

@@ -79,7 +79,7 @@ func (c *conn) store(ctx context.Context) (at string, err error) {
 }
 
 // pull has the runtime pull an image, by CRI's PullImage. login is the entry of the registry in a file of credentials;
-// nil: there is none.
+// nil: the kubelet has no credentials for the registry.
 func (c *conn) pull(ctx context.Context, image string, login *login) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, pullLimit, fmt.Errorf("the pull has not ended within %s", pullLimit))
 	defer cancel()

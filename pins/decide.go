@@ -25,8 +25,8 @@ type todo struct {
 	Unpin []string
 }
 
-// decide returns what is left to be done, where a runtime has the images, and we pinned ours. An image that somebody
-// else has pinned needs nothing of us.
+// decide returns what is left to be done, where a runtime has the images, and we pinned ours. An image that another
+// program has pinned needs nothing of us.
 func decide(wanted []string, has []stored, ours []string) todo {
 	pinned := map[string]bool{}
 	for _, image := range has {

@@ -40,8 +40,8 @@ type Answer struct {
 	Because string    `json:"because"`
 	// Output is the last output of a program that decides, such as a hook, one line each.
 	Output []string `json:"output,omitempty"`
-	// Warnings say that the pool's configuration, or how the node was rebooted, may not be what somebody meant. They hold
-	// nothing up.
+	// Warnings say that the pool's configuration, or how the node was rebooted, may not be what its author meant. They
+	// hold nothing up.
 	Warnings []string `json:"warnings,omitempty"`
 	// Do is what a person can do about the cause; empty if nothing is to be done.
 	Do string `json:"do,omitempty"`

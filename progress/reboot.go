@@ -82,7 +82,7 @@ func (n *Node) Committed() bool {
 func (n *Node) NeedsReboot() bool { return n.Committed() && n.RebootOrdered() == nil && !n.Rebooting }
 
 // OnlyCommitted reports whether the node could still be taken back from its committed configuration without a reboot:
-// nobody has begun to boot it.
+// no boot of that configuration has begun.
 func (n *Node) OnlyCommitted() bool {
 	return n.Committed() && n.Cordon == nil && !n.Rebooting && !n.RebootBegun()
 }

@@ -32,8 +32,8 @@ type command struct {
 	limit time.Duration
 }
 
-// ownCommand returns the host's own command, or why the host has none that may run. Whoever can change the command can
-// become root: so it belongs to root, and nobody else can write it or the directory.
+// ownCommand returns the host's own command, or why the host has none that may run. A user who can change the
+// command can become root: so the command belongs to root, and no other user can write it or the directory.
 func ownCommand(root *files.Root) (own command, why string) {
 	own = command{path: commandPath, limit: usualLimit}
 	for _, name := range []string{path.Dir(commandPath), commandPath} {

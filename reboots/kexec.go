@@ -38,7 +38,7 @@ type seen struct {
 	counts bool
 	staged string
 	// once is where the firmware or the boot loader is told what to do in the next boot; "" where it is not. chosen is
-	// where somebody has chosen an entry for the boot loader.
+	// where a person or a program has chosen an entry for the boot loader.
 	once   string
 	chosen string
 	entry  ostree.BootEntry
@@ -85,7 +85,7 @@ const (
 	osIndications = efiVars + "OsIndications-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 )
 
-// entryChosen is where systemd-boot keeps the entry that somebody has chosen for each boot.
+// entryChosen is where systemd-boot keeps the entry that an administrator has chosen for each boot.
 var entryChosen = []string{efiVars + "LoaderEntryDefault-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"}
 
 var onceFiles = []string{

@@ -237,8 +237,8 @@ func (t *Trip) unload(ctx context.Context) {
 	}
 }
 
-// Unload has the kernel forgotten that the agent has loaded for a reboot that does not come: somebody's systemctl
-// reboot, or the host's own command, would start it. The kernel for crashes stays.
+// Unload has the kernel forgotten that the agent has loaded for a reboot that does not come. An administrator's
+// systemctl reboot, or the host's own command, would start that kernel. The kernel for crashes stays.
 func Unload(ctx context.Context, root *files.Root, exec ostree.Runner, say func(what string)) {
 	loaded, _ := root.ReadFile(kexecLoaded) // a kernel without kexec has no such file
 	if strings.TrimSpace(string(loaded)) != "1" {

@@ -223,7 +223,7 @@ func TestWhatKexecLoads(t *testing.T) {
 	}
 }
 
-// A loaded kernel that nobody starts would be started by somebody's systemctl reboot, whatever its deployment is by then.
+// A kernel that stays loaded would be started by an administrator's systemctl reboot, whatever its deployment is by then.
 func TestNoKernelStaysLoadedWithoutItsReboot(t *testing.T) {
 	t.Parallel()
 	const load, unload, own = "/usr/sbin/kexec -s -l", "/usr/sbin/kexec -s -u", commandPath
@@ -284,7 +284,7 @@ func TestAKernelIsRecordedBeforeItIsLoaded(t *testing.T) {
 	}
 }
 
-// Whoever stops an update while its kernel is loaded wants no reboot. A load that fails by itself ends in a full one.
+// A person who stops an update while its kernel is loaded wants no reboot. A load that fails by itself ends in a full one.
 func TestAnUpdateThatIsStoppedDuringTheLoadDoesNotReboot(t *testing.T) {
 	t.Parallel()
 	const load, unload = "/usr/sbin/kexec -s -l", "/usr/sbin/kexec -s -u"

@@ -84,7 +84,8 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	return errors.Join(errs...)
 }
 
-// away returns why sets or pools are missing although nobody decided that nodes let go of their images; empty: none is.
+// away returns why sets or pools are missing although no person decided that nodes let go of their images; empty: no
+// set or pool is missing so.
 // Sets and pools go with their definitions. Without any pool nothing is to be done anyway.
 func (r *reconciler) away(ctx context.Context, w world, to decision) (why string, err error) {
 	if len(w.pools) == 0 {

@@ -33,7 +33,7 @@ type decision struct {
 	// orders are the orders of Nodes; nil: the Node is to have none. A Node that is not here stays as it is.
 	orders map[string]*api.PinOrder
 	pools  map[string]poolState
-	// left is when a node was told of sets that has an order and belongs to no pool; zero: there is none.
+	// left is when a node that belongs to no pool any more was told of its sets; zero: no node has left its pool.
 	left time.Time
 }
 

@@ -212,8 +212,8 @@ func requestedFor(request []byte) string {
 	return parsed.Subject.CommonName
 }
 
-// roleLabels returns the labels that bring a new node into a pool and that the node lacks, or why there are none. Only
-// labels of roles are given, which a kubelet can't give itself, and never those of the control plane.
+// roleLabels returns the labels that bring a new node into a pool and that the node lacks, or why the node gets none.
+// Only labels of roles are given, which a kubelet can't give itself, and never those of the control plane.
 func roleLabels(pools []*mcfgv1.MachineConfigPool, n *corev1.Node, name string,
 ) (missing map[string]string, trouble string) {
 	failed := func(format string, args ...any) (map[string]string, string) {

@@ -92,7 +92,7 @@ func TestARolloutWaitsForPinnedImagesAndNotForEver(t *testing.T) {
 	l.setClock(time.Now().Add(2*time.Hour + time.Minute))
 	l.proves("w-1", configB)
 
-	// The sets go with their definition, and nobody decided that.
+	// The sets go with their definition, and no person decided that.
 	before := l.getNode("w-0").Annotations[api.PinOrderKey]
 	defer l.define([]string{pinnedSets})
 	l.undefine(pinnedSets)

@@ -196,7 +196,7 @@ func kindsComeBack(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 		}
 		explains(ctx, t, f, name, progress.RolledBack, "kubelet")
 	}
-	// The deployment to which a host goes back is none that somebody has chosen.
+	// No person has chosen the deployment to which a host goes back.
 	events, err := f.Kubectl(ctx, "get", "events", "-A", "--field-selector=reason=RebootWanted", "-o", "jsonpath={.items[*].message}")
 	if must(t, err); strings.Contains(events, "by a person or another program") {
 		t.Errorf("a host on its way back has said: %s", events)

@@ -55,7 +55,7 @@ func (h *crashHost) cutLoaded(ctx context.Context) {
 }
 
 // cutAtLoad pulls the plug once the kernel is loaded. The commit came before, so the host ends on it, and takes no
-// kernel that somebody loads afterwards for its own.
+// kernel that another program loads afterwards for its own.
 func (h *crashHost) cutAtLoad(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*limit)
 	defer cancel()

@@ -73,7 +73,7 @@ func TestAHostRebootsByItsOwnCommand(t *testing.T) {
 		t.Errorf("%+v, %d boots", s.RebootWay, boots)
 	}
 
-	// Whoever may write the command may become root: it does not run then.
+	// A user who may write the command may become root: it does not run then.
 	put(t, n, ownCommand, toFile, 0o755)
 	if out, exit := shell(ctx, t, n, "chmod 0777 "+ownCommand); exit != 0 {
 		t.Fatal(out)
