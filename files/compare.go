@@ -186,21 +186,31 @@ const pieceSize = 64 << 10
 func reads(r, want io.Reader, size int) (bool, error) {
 	piece, wanted := make([]byte, size), make([]byte, size)
 	for {
-		n, end := io.ReadFull(want, wanted)
-		if end != nil && end != io.EOF && end != io.ErrUnexpectedEOF {
-			return false, end
+		n, err := fill(want, wanted)
+		if err != nil {
+			return false, err
 		}
-		m, err := io.ReadFull(r, piece[:min(n+1, size)])
-		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		// One more byte than is wanted shows a file that does not end with want.
+		m, err := fill(r, piece[:min(n+1, size)])
+		if err != nil {
 			return false, err
 		}
 		if !bytes.Equal(piece[:m], wanted[:n]) {
 			return false, nil
 		}
-		if end != nil {
+		if n < size {
 			return true, nil
 		}
 	}
+}
+
+// fill reads as many bytes as piece has, and returns how many r gave: fewer only where r has ended.
+func fill(r io.Reader, piece []byte) (int, error) {
+	n, err := io.ReadFull(r, piece)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return n, nil
+	}
+	return n, err
 }
 
 // Sum returns the digest of contents in the form that verify shows.
