@@ -88,8 +88,11 @@ func decide(w world, now time.Time) decision {
 		of := nodes[pool.Name]
 		slices.SortFunc(of, func(a, b member) int { return cmp.Compare(a.name, b.name) })
 		sets, wrong := setsOf(pool, w.sets)
+		var pulling rollout.Pulling
+		if wrong == "" && len(sets) > 0 {
+			pulling, wrong = rollout.PullingOf(w.policies, pool, len(of), now)
+		}
 		if wrong == "" {
-			pulling := rollout.PullingOf(w.policies, pool.Name, pool.Labels, len(of), now)
 			pulling.Open = pulling.Open && !pool.Spec.Paused
 			maps.Copy(out.orders, ordersOf(of, sets, pulling, now))
 		}
