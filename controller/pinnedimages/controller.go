@@ -69,7 +69,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		return err
 	}
 	if r.note(ctx, why); why != "" {
-		return nil
+		to.hold(why)
 	}
 	var errs []error
 	for i := range w.nodes {

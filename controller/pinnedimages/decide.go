@@ -41,8 +41,9 @@ type decision struct {
 type poolState struct {
 	// wrong is why the pool's sets are not known, or which nodes fail; empty: nothing is wrong.
 	wrong string
-	// sets is how many sets the pool has.
+	// sets is how many sets the pool has, and told reports whether a node has an order for images.
 	sets             int
+	told             bool
 	nodes, keep, fit int64 // all nodes; those that have all images; those of them that are ready
 }
 
@@ -259,6 +260,7 @@ func stateOf(of []member, sets int, wrong string, now time.Time) poolState {
 	s := poolState{wrong: wrong, sets: sets, nodes: int64(len(of))}
 	var failing []string
 	for _, m := range of {
+		s.told = s.told || m.order != nil
 		switch {
 		case m.pinned.Keeps(m.order):
 			s.keep++
@@ -280,6 +282,17 @@ func stateOf(of []member, sets int, wrong string, now time.Time) poolState {
 		s.wrong = strings.Join(failing, "; ")
 	}
 	return s
+}
+
+// hold leaves all orders as they are. Pools that have sets, or nodes with an order, say why.
+func (d *decision) hold(why string) {
+	d.orders = nil
+	for name, s := range d.pools {
+		if s.told || s.sets > 0 {
+			s.wrong = "nodes keep the images that they have: " + why
+			d.pools[name] = s
+		}
+	}
 }
 
 // lost returns a set that nodes were told of and that is not there any more, and when a node was told of it.
