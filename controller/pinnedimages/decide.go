@@ -33,7 +33,7 @@ type decision struct {
 	// orders are the orders of Nodes; nil: the Node is to have none. A Node that is not here stays as it is.
 	orders map[string]*api.PinOrder
 	pools  map[string]poolState
-	// left is when a node that belongs to no pool any more was told of its sets; zero: no node has left its pool.
+	// left is when a node that belongs to no pool any more was told of its sets; zero: each such node was told to let go.
 	left time.Time
 }
 
@@ -81,7 +81,10 @@ func decide(w world, now time.Time) decision {
 			nodes[pool] = append(nodes[pool], m)
 		case unread: // the node may belong to the pool whose selector can't be read
 		case m.order != nil:
-			out.orders[n.Name], out.left = without(m, now), m.order.Since
+			out.orders[n.Name] = without(m, now)
+			if len(m.order.Sets) > 0 {
+				out.left = m.order.Since
+			}
 		}
 	}
 	for i := range w.pools {

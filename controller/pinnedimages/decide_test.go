@@ -304,6 +304,10 @@ func TestANodeOfAPoolThatCantBeReadKeepsItsImages(t *testing.T) {
 	if o := w.order(0); o == nil || len(o.Sets) > 0 {
 		t.Errorf("the node that left its pool is told %+v", o)
 	}
+	// A node that was told to let go is no question to the API server, however long the node does not answer.
+	if d := w.step(); !d.left.IsZero() {
+		t.Errorf("the node that lets go was told at %s", d.left)
+	}
 }
 
 func TestASetThatChangesOrGoesIsToldAnew(t *testing.T) {
