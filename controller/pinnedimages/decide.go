@@ -73,6 +73,9 @@ func decide(w world, now time.Time) decision {
 	nodes := map[string][]member{}
 	for i := range w.nodes {
 		n := &w.nodes[i]
+		if len(w.sets) == 0 && n.Annotations[api.PinOrderKey] == "" {
+			continue // most clusters have no sets, and reading all annotations of a Node takes long
+		}
 		m := read(n)
 		pool, conflict := members.Of(n)
 		switch {

@@ -310,6 +310,16 @@ func TestANodeOfAPoolThatCantBeReadKeepsItsImages(t *testing.T) {
 	}
 }
 
+func TestNodesWithoutImagesAreNotReadWhereThereAreNoSets(t *testing.T) {
+	cost := func(nodes int) float64 {
+		w := cluster(nodes)
+		return testing.AllocsPerRun(10, func() { decide(w, now) })
+	}
+	if few, many := cost(1), cost(100); many > few+10 {
+		t.Errorf("100 nodes take %v allocations, and 1 node takes %v", many, few)
+	}
+}
+
 func TestASetThatChangesOrGoesIsToldAnew(t *testing.T) {
 	t.Parallel()
 	w := cluster(1, set("base", "worker", "a"), set("other", "infra", "x"), set("named", "", "n"))
