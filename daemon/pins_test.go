@@ -4,12 +4,15 @@ package daemon
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hands"
@@ -163,6 +166,27 @@ func TestASetThatHasNotChangedIsNotReadAgain(t *testing.T) {
 	got, err := (*cluster)(nil).imageSets(t.Context(), o, s.sets)
 	if err != nil || len(got) != 2 || !slices.Equal(imagesOf(got), imagesOf(s.sets)) {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// An object that is made again begins with generation 1, as the object before it did.
+func TestASetWithOtherImagesThanTheNodeWasToldOfSaysSo(t *testing.T) {
+	t.Parallel()
+	set := &mcfgv1.PinnedImageSet{ObjectMeta: metav1.ObjectMeta{Name: "base", Generation: 1}}
+	set.Spec.PinnedImages = []mcfgv1.PinnedImageRef{{Name: mcfgv1.ImageDigestFormat(image("a"))}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(api.Encode(set)))
+	}))
+	defer server.Close()
+	told := api.NewPinnedSet(set)
+	is := told.Digest
+	told.Digest = "0123456789ab"
+	_, err := (&cluster{kube: clientOf(t, server.URL)}).imageSets(t.Context(), &api.PinOrder{Sets: []api.PinnedSet{told}}, nil)
+	want := "reading PinnedImageSet base: it has generation 1 with images " + is +
+		", and the node was told of generation 1 with images 0123456789ab"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 

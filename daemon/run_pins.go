@@ -285,7 +285,8 @@ func (c *cluster) imageSets(ctx context.Context, o *api.PinOrder, last []imageSe
 			err = json.Unmarshal(data, set)
 		}
 		if is := api.NewPinnedSet(set); err == nil && is != told {
-			err = fmt.Errorf("it has generation %d, and the node was told of %d", is.Generation, told.Generation)
+			err = fmt.Errorf("it has generation %d with images %s, and the node was told of generation %d with images %s",
+				is.Generation, is.Digest, told.Generation, told.Digest)
 		}
 		if err != nil {
 			return nil, &clusterError{fmt.Errorf("reading PinnedImageSet %s: %w", told.Name, err)}
