@@ -64,6 +64,8 @@ const credentialsFile = "/var/lib/kubelet/config.json"
 type Host struct {
 	root  *files.Root
 	mount string
+	// space returns the free space of the file system that holds a directory.
+	space func(directory string) (files.Space, error)
 	// crioTold is told of crio.
 	crioTold bool
 }
@@ -74,7 +76,7 @@ func New(mount string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Host{root: root, mount: root.Path()}, nil
+	return &Host{root: root, mount: root.Path(), space: root.Space}, nil
 }
 
 // Close releases the host.
@@ -163,7 +165,7 @@ func (h *Host) Keep(ctx context.Context, o Order) (State, error) {
 			pulled[image] = true
 			s.Missing[image] = because("pinning", e.pin(ctx, image))
 		}
-		if errors.As(err, new(*lowDisk)) {
+		if errors.As(err, new(*files.LowDisk)) {
 			full = err
 		}
 	}
@@ -236,55 +238,21 @@ func (h *Host) confirm(ctx context.Context, c *conn, wanted []string, pulled map
 	}
 }
 
-// lowDisk is the error of a pull that would leave less free space on a disk than has to stay.
-type lowDisk struct {
-	place       string
-	free, floor uint64
-}
-
-func (e *lowDisk) Error() string {
-	return fmt.Sprintf("%d MiB have to stay free on the file system of %s, and %d MiB are free", e.floor>>20, e.place,
-		e.free>>20)
-}
-
-// floorPace is the time between two looks at the disk while an image is pulled.
-const floorPace = time.Second
-
 // pull pulls an image as long as the disk keeps its floor.
 func (h *Host) pull(ctx context.Context, c *conn, image string, floor uint64) error {
 	place, err := c.store(ctx)
 	if err != nil {
 		return err
 	}
-	above := func() error { return h.aboveFloor(place, floor) }
-	if err := above(); err != nil {
+	look := func() error { return h.aboveFloor(place, floor) }
+	if err := look(); err != nil {
 		return err
 	}
 	login, err := h.login(image)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		tick := time.NewTicker(floorPace)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				if err := above(); err != nil {
-					stop(err)
-				}
-			}
-		}
-	}()
-	err = c.pull(ctx, image, login)
-	stop(nil)
-	<-watched
-	return err
+	return files.WhileAbove(ctx, look, func(ctx context.Context) error { return c.pull(ctx, image, login) })
 }
 
 // aboveFloor refuses a file system that has less free space than has to stay.
@@ -292,10 +260,10 @@ func (h *Host) aboveFloor(place string, floor uint64) error {
 	if place == "" {
 		place = "/var"
 	}
-	room, err := h.root.Space(place)
+	room, err := h.space(place)
 	if errors.Is(err, fs.ErrNotExist) {
 		place = "/var"
-		room, err = h.root.Space(place)
+		room, err = h.space(place)
 	}
 	if err != nil {
 		return err
@@ -303,10 +271,7 @@ func (h *Host) aboveFloor(place string, floor uint64) error {
 	if floor == 0 {
 		floor = room.Total / 100 * spareShare
 	}
-	if room.Bytes < floor {
-		return &lowDisk{place, room.Bytes, floor}
-	}
-	return nil
+	return room.Above(floor, place)
 }
 
 // login returns the kubelet's credentials for an image, nil where there are none.
