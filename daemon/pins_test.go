@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -232,5 +233,21 @@ func TestAnotherOrderAndAnUpdateEndAPull(t *testing.T) {
 		if s.see(v, change(v)); !errors.Is(cause, hands.ErrSuperseded) {
 			t.Errorf("%s: the pull goes on", name)
 		}
+	}
+}
+
+// An order may have a hundred sets, and the status is made in each turn of the loop.
+func TestTheStatusOfSetsTakesAFixedNumberOfDigests(t *testing.T) {
+	cost := func(sets int) float64 {
+		s, v, o := pinsOn()
+		o.Sets = o.Sets[:0]
+		for i := range sets {
+			o.Sets = append(o.Sets, api.PinnedSet{Name: strconv.Itoa(i), Generation: 1, Digest: "d"})
+		}
+		s.report = &api.Pinned{Order: o.Digest(), Images: 1, Missing: 1, Error: "not found"}
+		return testing.AllocsPerRun(10, func() { s.pinnedSets(v, nil) })
+	}
+	if few, many := cost(1), cost(100); many > few+20 {
+		t.Errorf("100 sets take %v allocations, and 1 set takes %v", many, few)
 	}
 }

@@ -339,7 +339,8 @@ func (s *pinsState) pinnedSets(v *situation, said []mcfgv1.MachineConfigNodeStat
 	if o == nil {
 		return nil
 	}
-	keeps := s.report.Keeps(o)
+	// Each of these takes a digest of all sets.
+	about, keeps, fails := s.report.About(o), s.report.Keeps(o), s.report.Fails(o)
 	for _, told := range o.Sets {
 		is := mcfgv1.MachineConfigNodeStatusPinnedImageSet{Name: told.Name, DesiredGeneration: int32(told.Generation)}
 		at := slices.IndexFunc(said, func(old mcfgv1.MachineConfigNodeStatusPinnedImageSet) bool {
@@ -355,10 +356,10 @@ func (s *pinsState) pinnedSets(v *situation, said []mcfgv1.MachineConfigNodeStat
 		}
 		read := slices.IndexFunc(s.sets, func(set imageSet) bool { return set.PinnedSet == told })
 		switch {
-		case keeps || s.report.About(o) && read >= 0 && !s.sets[read].lacks:
+		case keeps || about && read >= 0 && !s.sets[read].lacks:
 			is.CurrentGeneration = is.DesiredGeneration
 			is.LastFailedGeneration, is.LastFailedGenerationError = 0, ""
-		case s.report.Fails(o) && read >= 0 && s.sets[read].error != "":
+		case fails && read >= 0 && s.sets[read].error != "":
 			is.LastFailedGeneration, is.LastFailedGenerationError = is.DesiredGeneration, s.sets[read].error
 		}
 		out = append(out, is)
