@@ -306,9 +306,7 @@ func (v *situation) reportPins(r *nodeReport) {
 }
 
 // announcePins announces that all images are pinned, and each new reason why some are not.
-func (h *Head) announcePins(before, after *corev1.Node) {
-	was, _ := api.ReadNode(before)
-	is, _ := api.ReadNode(after)
+func (h *Head) announcePins(was, is api.Node, after *corev1.Node) {
 	switch n, old := is.Pinned, was.Pinned; {
 	case n == nil || is.Pins == nil || len(is.Pins.Sets) == 0:
 	case n.Keeps(is.Pins) && !old.Keeps(is.Pins):
