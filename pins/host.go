@@ -133,19 +133,10 @@ func (h *Host) Keep(ctx context.Context, o Order) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	ours, err := e.ours(ctx)
-	if err != nil {
-		return State{}, err
-	}
-	steps := decide(o.Images, has, ours)
 	if err := e.want(ctx, normal(o.Images)); err != nil {
 		return State{}, err
 	}
-	for _, image := range steps.Unpin {
-		if err := e.unpin(ctx, image); err != nil {
-			return State{}, fmt.Errorf("unpinning %s: %w", image, err)
-		}
-	}
+	steps := decide(o.Images, has)
 	s := State{Missing: map[string]string{}}
 	for _, image := range steps.Pin {
 		s.Missing[image] = because("pinning", e.pin(ctx, image))
@@ -201,7 +192,7 @@ func (h *Host) confirm(ctx context.Context, c *conn, wanted []string, pulled map
 		if err != nil {
 			return err
 		}
-		left := decide(wanted, has, nil)
+		left := decide(wanted, has)
 		lacks, late := map[string]bool{}, false
 		for _, image := range left.Pull {
 			lacks[image] = true
