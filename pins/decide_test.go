@@ -42,25 +42,3 @@ func TestWhatIsLeftToBeDoneForWantedImages(t *testing.T) {
 		t.Errorf("Docker's short name is not wanted: %q", got)
 	}
 }
-
-func TestCredentialsAreThoseOfTheLongestName(t *testing.T) {
-	t.Parallel()
-	file := []byte(`{"auths":{"quay.io":{"auth":"all"},"quay.io/team":{"auth":"team"},"https://index.docker.io/v1/":{"auth":"hub"},
-		"https://registry.example.com:5000/":{"username":"u","password":"p"}}}`)
-	for image, want := range map[string]*login{
-		"quay.io/other/a" + digest("a"):             {Auth: "all"},
-		"quay.io/team/a" + digest("a"):              {Auth: "team"},
-		"quay.io/teams/a" + digest("a"):             {Auth: "all"},
-		"docker.io/library/a" + digest("a"):         {Auth: "hub"},
-		"registry.example.com:5000/x" + digest("a"): {Username: "u", Password: "p"},
-		"registry.example.com/x" + digest("a"):      nil,
-		"my.quay.io/team/a" + digest("a"):           nil,
-	} {
-		if got, err := loginFor(file, image); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, %v", image, got, err)
-		}
-	}
-	if _, err := loginFor([]byte("{"), "quay.io/a"); err == nil {
-		t.Error("a file that is no JSON is read")
-	}
-}

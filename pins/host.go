@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -56,9 +57,6 @@ var sockets = map[string][]string{
 
 // containerdNamespace is the namespace in which containerd has the kubelet's images.
 const containerdNamespace = "k8s.io"
-
-// credentialsFile is where a kubelet has credentials for registries, and OpenShift's pull secret is.
-const credentialsFile = "/var/lib/kubelet/config.json"
 
 // Host is a host whose root is mounted at a directory.
 type Host struct {
@@ -239,11 +237,12 @@ func (h *Host) pull(ctx context.Context, c *conn, image string, floor uint64) er
 	if err := look(); err != nil {
 		return err
 	}
-	login, err := h.login(image)
+	repository, _, _ := strings.Cut(image, "@")
+	user, password, err := osimage.KubeletLogin(h.root.ReadFile, repository)
 	if err != nil {
 		return err
 	}
-	return files.WhileAbove(ctx, look, func(ctx context.Context) error { return c.pull(ctx, image, login) })
+	return files.WhileAbove(ctx, look, func(ctx context.Context) error { return c.pull(ctx, image, user, password) })
 }
 
 // aboveFloor refuses a file system that has less free space than has to stay.
@@ -263,20 +262,4 @@ func (h *Host) aboveFloor(place string, floor uint64) error {
 		floor = room.Total / 100 * spareShare
 	}
 	return room.Above(floor, place)
-}
-
-// login returns the kubelet's credentials for an image, nil where there are none.
-func (h *Host) login(image string) (*login, error) {
-	data, err := h.root.ReadFile(credentialsFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	l, err := loginFor(data, image)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", credentialsFile, err)
-	}
-	return l, nil
 }
