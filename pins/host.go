@@ -60,10 +60,11 @@ const containerdNamespace = "k8s.io"
 
 // Host is a host whose root is mounted at a directory.
 type Host struct {
+	// Space returns the free space of the file system that holds a directory of the host: New sets files.Root's.
+	Space func(directory string) (files.Space, error)
+
 	root  *files.Root
 	mount string
-	// space returns the free space of the file system that holds a directory.
-	space func(directory string) (files.Space, error)
 	// crioTold is told of crio.
 	crioTold bool
 }
@@ -74,7 +75,7 @@ func New(mount string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Host{root: root, mount: root.Path(), space: root.Space}, nil
+	return &Host{root: root, mount: root.Path(), Space: root.Space}, nil
 }
 
 // Close releases the host.
@@ -250,10 +251,10 @@ func (h *Host) aboveFloor(place string, floor uint64) error {
 	if place == "" {
 		place = "/var"
 	}
-	room, err := h.space(place)
+	room, err := h.Space(place)
 	if errors.Is(err, fs.ErrNotExist) {
 		place = "/var"
-		room, err = h.space(place)
+		room, err = h.Space(place)
 	}
 	if err != nil {
 		return err
