@@ -6,15 +6,12 @@ package pinnedimages
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -136,26 +133,16 @@ func (r *reconciler) read(ctx context.Context, policies bool) (w world, err erro
 	return w, nil
 }
 
-// tell writes the order of a Node where it has changed.
+// tell writes the order of a Node where the order has changed.
 func (r *reconciler) tell(ctx context.Context, n *corev1.Node, order *api.PinOrder) error {
-	had := n.Annotations[api.PinOrderKey]
-	var value any
-	switch {
-	case order == nil && had == "", order != nil && had == api.Encode(order):
-		return nil
-	case order != nil:
+	value := ""
+	if order != nil {
 		value = api.Encode(order)
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": n.UID, "annotations": map[string]any{api.PinOrderKey: value}}})
-	if err != nil {
-		return err
+	if value == n.Annotations[api.PinOrderKey] {
+		return nil
 	}
-	is := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
-	if err := r.client.Patch(ctx, is, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("telling Node/%s its pinned images: %w", n.Name, err)
-	}
-	return nil
+	return source.Annotate(ctx, r.client, n, api.PinOrderKey, value)
 }
 
 // say writes the status of a pool where it has changed.
