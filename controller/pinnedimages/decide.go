@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/rollout"
 )
@@ -327,25 +328,17 @@ func lost(w world) (name string, told time.Time) {
 // show brings a pool's status up to date, and reports whether that changes anything. A pool that never had sets says
 // nothing of them.
 func show(status *mcfgv1.MachineConfigPoolStatus, s poolState, generation int64, now time.Time) bool {
-	const kind = mcfgv1.MachineConfigPoolPinnedImageSetsDegraded
-	at := slices.IndexFunc(status.Conditions, func(c mcfgv1.MachineConfigPoolCondition) bool { return c.Type == kind })
-	if s.sets == 0 && s.wrong == "" && at < 0 && len(status.PoolSynchronizersStatus) == 0 {
+	c := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolPinnedImageSetsDegraded,
+		Status: corev1.ConditionFalse}
+	said := slices.ContainsFunc(status.Conditions, func(o mcfgv1.MachineConfigPoolCondition) bool { return o.Type == c.Type })
+	if s.sets == 0 && s.wrong == "" && !said && len(status.PoolSynchronizersStatus) == 0 {
 		return false
 	}
-	c := mcfgv1.MachineConfigPoolCondition{Type: kind, Status: corev1.ConditionFalse,
-		LastTransitionTime: metav1.NewTime(now)}
 	if s.wrong != "" {
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "PrefetchFailed", api.ShortReason(s.wrong)
 	}
-	before := status.DeepCopy()
-	if at < 0 {
-		status.Conditions = append(status.Conditions, c)
-	} else {
-		if old := status.Conditions[at]; old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
-		status.Conditions[at] = c
-	}
+	changed := source.SetPoolConditions(&status.Conditions, metav1.NewTime(now), c)
+	before := status.PoolSynchronizersStatus
 	status.PoolSynchronizersStatus = nil
 	if s.sets > 0 {
 		status.PoolSynchronizersStatus = []mcfgv1.PoolSynchronizerStatus{{
@@ -354,6 +347,5 @@ func show(status *mcfgv1.MachineConfigPoolStatus, s poolState, generation int64,
 			ObservedGeneration: generation,
 		}}
 	}
-	return !slices.Equal(before.Conditions, status.Conditions) ||
-		!slices.Equal(before.PoolSynchronizersStatus, status.PoolSynchronizersStatus)
+	return changed || !slices.Equal(before, status.PoolSynchronizersStatus)
 }
