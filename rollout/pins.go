@@ -67,8 +67,8 @@ func (j *judge) waitForPins(nodes []*progress.Node) {
 		limit = defaultPinsLimit
 	}
 	for _, n := range nodes {
-		if n.Pins == nil || len(n.Pins.Sets) == 0 || n.Pinned.Keeps(n.Pins) || n.Desired == j.pool.Target ||
-			n.Updated(j.pool.Target) || !j.able(n) || j.back[n.Name] || j.rules.Holds[n.Name] != nil {
+		if n.Pins == nil || len(n.Pins.Sets) == 0 || n.Pinned.Keeps(n.Pins) || !j.able(n) || j.back[n.Name] ||
+			j.rules.Holds[n.Name] != nil {
 			continue
 		}
 		end := n.Pins.Since.Add(limit)
@@ -76,10 +76,7 @@ func (j *judge) waitForPins(nodes []*progress.Node) {
 			continue // its time is over, or came from a clock so far ahead that the wait would have no useful end
 		}
 		j.lookAgain(end)
-		if j.rules.Holds == nil {
-			j.rules.Holds = map[string]*progress.Hold{}
-		}
-		j.rules.Holds[n.Name] = j.unpinned(n, end)
+		j.holdNode(n.Name, j.unpinned(n, end))
 	}
 }
 
