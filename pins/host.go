@@ -7,11 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/osimage"
@@ -94,8 +93,7 @@ func (h *Host) connect(runtime string) (*conn, engine, error) {
 			continue
 		}
 		at := path.Join(h.mount, dir, path.Base(socket))
-		var st unix.Stat_t
-		if unix.Stat(at, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		if is, err := os.Stat(at); err != nil || is.Mode().Type() != fs.ModeSocket {
 			continue
 		}
 		if runtime == "cri-o" {
@@ -178,8 +176,9 @@ func because(doing string, err error) string {
 	return doing + " it: " + err.Error()
 }
 
-// confirm asks the runtime what it shows, and takes those images from the missing ones that are pinned. A runtime hears
-// of a label a little later. An image that was pulled and is not shown has a reason too.
+// confirm asks the runtime what it shows, and takes those images from the missing ones that are pinned. confirm asks
+// again and again for a while: the part of containerd that speaks CRI learns of a label by an event, which comes a little
+// after the label. An image that was pulled and is not shown has a reason too.
 func (h *Host) confirm(ctx context.Context, c *conn, wanted []string, pulled map[string]bool, s State) error {
 	if len(s.Missing) == 0 {
 		return nil
