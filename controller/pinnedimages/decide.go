@@ -146,18 +146,24 @@ func setsOf(pool *mcfgv1.MachineConfigPool, all []mcfgv1.PinnedImageSet) (out []
 		return nil, api.Unreadable(pool).Error()
 	}
 	by := map[string]*mcfgv1.PinnedImageSet{}
-	var names []string
+	var selected []string
 	for i := range all {
 		by[all[i].Name] = &all[i]
 		if !selector.Empty() && selector.Matches(labels.Set(all[i].Labels)) {
-			names = append(names, all[i].Name)
+			selected = append(selected, all[i].Name)
 		}
 	}
-	slices.Sort(names)
-	for _, named := range slices.Backward(pool.Spec.PinnedImageSets) {
-		name := named.Name
-		names = append([]string{name}, slices.DeleteFunc(names, func(other string) bool { return other == name })...)
+	var names []string
+	for _, named := range pool.Spec.PinnedImageSets {
+		names = append(names, named.Name)
 	}
+	slices.Sort(selected)
+	seen := map[string]bool{}
+	names = slices.DeleteFunc(append(names, selected...), func(name string) bool {
+		before := seen[name]
+		seen[name] = true
+		return before
+	})
 	if len(names) > mostSets {
 		return nil, fmt.Sprintf("the pool has %d PinnedImageSets, and may have %d: bring images together in fewer sets",
 			len(names), mostSets)

@@ -425,6 +425,22 @@ func TestANodeLacksImagesSinceTheFirstChangeThatItHasNotFollowed(t *testing.T) {
 	at(2*time.Hour, "d", 2*time.Hour) // another clock finds a time of the future
 }
 
+func TestSetsThatThePoolNamesComeFirstAndEachOnce(t *testing.T) {
+	t.Parallel()
+	w := cluster(1, set("d", "worker", "a"), set("b", "worker", "a"), set("a", "", "a"), set("c", "worker", "a"), set("e", "infra", "a"))
+	for _, name := range []string{"c", "a", "c"} {
+		w.pools[0].Spec.PinnedImageSets = append(w.pools[0].Spec.PinnedImageSets, mcfgv1.PinnedImageSetRef{Name: name})
+	}
+	sets, wrong := setsOf(&w.pools[0], w.sets)
+	got := ""
+	for _, s := range sets {
+		got += s.Name
+	}
+	if got != "cabd" || wrong != "" {
+		t.Errorf("the sets are %s, %q", got, wrong)
+	}
+}
+
 func TestTooManyImagesAreRefusedAndTakeNothingBack(t *testing.T) {
 	t.Parallel()
 	w := cluster(1, set("base", "worker", "a"))
