@@ -37,8 +37,8 @@ func KubeletLogin(read func(path string) ([]byte, error), repository string) (us
 	return loginIn(read, KubeletAuthPath, repository)
 }
 
-// loginIn returns the credentials that a file has for a repository: those of the longest name that the repository begins
-// with. A file that is missing has none.
+// loginIn returns the credentials that a file has for a repository: those of the longest name that the repository
+// begins with. A file that is missing has none.
 func loginIn(read func(path string) ([]byte, error), path, repository string) (user, password string, err error) {
 	data, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {

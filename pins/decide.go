@@ -23,8 +23,8 @@ type todo struct {
 	Pull, Pin []string
 }
 
-// decide returns what is left to be done, where a runtime has the images. An image that another program has pinned needs
-// nothing of us.
+// decide returns what is left to be done, where a runtime has the images. An image that another program has pinned
+// needs nothing of us.
 func decide(wanted []string, has []stored) todo {
 	pinned := map[string]bool{}
 	for _, image := range has {

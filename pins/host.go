@@ -177,8 +177,8 @@ func because(doing string, err error) string {
 }
 
 // confirm asks the runtime what it shows, and takes those images from the missing ones that are pinned. confirm asks
-// again and again for a while: the part of containerd that speaks CRI learns of a label by an event, which comes a little
-// after the label. An image that was pulled and is not shown has a reason too.
+// again and again for a while: the part of containerd that speaks CRI learns of a label by an event, which comes a
+// little after the label. An image that was pulled and is not shown has a reason too.
 func (h *Host) confirm(ctx context.Context, c *conn, wanted []string, pulled map[string]bool, s State) error {
 	if len(s.Missing) == 0 {
 		return nil

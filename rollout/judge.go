@@ -403,8 +403,8 @@ func (j *judge) depend() {
 	}
 }
 
-// windowTime is the layout of the times of windows. Readers see times that end with Z in their own time zone. People have
-// written windows in the time zone of the policy, so these times have an offset, also in UTC.
+// windowTime is the layout of the times of windows. Readers see times that end with Z in their own time zone. People
+// have written windows in the time zone of the policy, so these times have an offset, also in UTC.
 const windowTime = "2006-01-02T15:04:05-07:00"
 
 func (j *judge) closed(m moment) *progress.Hold {

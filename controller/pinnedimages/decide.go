@@ -336,7 +336,9 @@ func lost(w world) (name string, told time.Time) {
 func show(status *mcfgv1.MachineConfigPoolStatus, s poolState, generation int64, now time.Time) bool {
 	c := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolPinnedImageSetsDegraded,
 		Status: corev1.ConditionFalse}
-	said := slices.ContainsFunc(status.Conditions, func(o mcfgv1.MachineConfigPoolCondition) bool { return o.Type == c.Type })
+	said := slices.ContainsFunc(status.Conditions, func(old mcfgv1.MachineConfigPoolCondition) bool {
+		return old.Type == c.Type
+	})
 	if s.sets == 0 && s.wrong == "" && !said && len(status.PoolSynchronizersStatus) == 0 {
 		return false
 	}

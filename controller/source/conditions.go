@@ -53,8 +53,8 @@ func ConditionsAs[C condition[T], T ~string](list []metav1.Condition) (all []C) 
 	return all
 }
 
-// SetPoolConditions puts conditions among those of other controllers, and reports whether anything changed. The time of a
-// condition is that of the last change of its status. A new reason or message does not change the time.
+// SetPoolConditions puts conditions among those of other controllers, and reports whether anything changed. The time of
+// a condition is that of the last change of its status. A new reason or message does not change the time.
 func SetPoolConditions(to *[]mcfgv1.MachineConfigPoolCondition, now metav1.Time,
 	conditions ...mcfgv1.MachineConfigPoolCondition,
 ) bool {

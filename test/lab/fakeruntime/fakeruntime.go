@@ -175,7 +175,7 @@ func (r *Runtime) call(q *http.Request, method string, body []byte) (code, text 
 		image, auth := inner(inner(body, 1), 1), inner(body, 2)
 		switch {
 		case r.login != "" && r.login != string(inner(auth, 1))+":"+string(inner(auth, 2)):
-			return "2", "failed to authorize: 401 Unauthorized", nil
+			return "2", "failed to authorize the pull", nil
 		case !r.offers[string(image)]:
 			return "5", "failed to resolve image: " + string(image) + ": not found", nil
 		case r.has[string(image)] == nil:

@@ -94,10 +94,10 @@ func TestAPullHasTheCredentialsOfTheKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, says := range map[string]string{
-		"":             "401 Unauthorized",
-		`{"auths":{}}`: "401 Unauthorized",
+		"":             "failed to authorize",
+		`{"auths":{}}`: "failed to authorize",
 		`{`:            osimage.KubeletAuthPath + " is no auth.json",
-		`{"auths":{"quay.io":{"username":"u","password":"q"}}}`: "401 Unauthorized",
+		`{"auths":{"quay.io":{"username":"u","password":"q"}}}`: "failed to authorize",
 	} {
 		if err := os.WriteFile(at, []byte(file), 0o600); err != nil {
 			t.Fatal(err)
