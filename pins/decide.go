@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pins keeps images on a host: it has the host's container runtime pull them ahead and pin them, so that the
-// kubelet does not remove them. It speaks the interface of container runtimes (CRI) at their sockets. What is to be
-// done is decided purely, in decide.
+// kubelet does not remove them. The package speaks the interface of container runtimes (CRI) at their sockets. decide
+// is pure, and finds what is left to be done.
 package pins
 
 import (
@@ -17,14 +17,15 @@ type stored struct {
 	Pinned bool
 }
 
-// todo are what is left to be done for wanted images.
+// todo has the images that need something, by their normal names.
 type todo struct {
-	// Pull names images that the runtime lacks, and Pin those that it has and does not hold fast, in the wanted order.
+	// Pull has images that the runtime lacks. Pin has images that the runtime has and that no program has pinned. Both
+	// are in the wanted order.
 	Pull, Pin []string
 }
 
-// decide returns what is left to be done, where a runtime has the images. An image that another program has pinned
-// needs nothing of us.
+// decide returns which wanted images need something, where a runtime has the images of has. An image that another
+// program has pinned needs nothing of us.
 func decide(wanted []string, has []stored) todo {
 	pinned := map[string]bool{}
 	for _, image := range has {

@@ -16,10 +16,10 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// engine is what runtimes have each in their own way: CRI tells whether an image is pinned, and pins none.
+// engine pins images. Each runtime does so in its own way: CRI tells whether an image is pinned, and pins none.
 type engine interface {
-	// want is told the normal names of all wanted images, before any of them is pulled or pinned. It takes back our pins
-	// of others: these images stay until the kubelet needs their room.
+	// want is told the normal names of all wanted images, before any of them is pulled or pinned. want takes back our pins
+	// of all other images. These images stay until the kubelet needs their room.
 	want(ctx context.Context, images []string) error
 	// pin pins a wanted image that the runtime has.
 	pin(ctx context.Context, image string) error
@@ -86,7 +86,7 @@ func (c containerd) label(ctx context.Context, image, pinned, our string) error 
 	return err
 }
 
-// target returns the descriptor of what an image's name means.
+// target returns the descriptor that an image's name stands for.
 func (c containerd) target(ctx context.Context, image string) (target message, err error) {
 	answer, err := c.ask(ctx, imagesService+"Get", message{}.text(1, image))
 	if err != nil {
@@ -104,7 +104,7 @@ func (c containerd) target(ctx context.Context, image string) (target message, e
 		})
 	})
 	if err = errors.Join(err, inner); err == nil && len(target) == 0 {
-		err = fmt.Errorf("containerd does not say what %s means", image)
+		err = fmt.Errorf("containerd has no descriptor for %s", image)
 	}
 	return target, err
 }
@@ -120,9 +120,9 @@ type crio struct {
 // crioDropIn is the drop-in of CRI-O with the pinned images. The machine-config-operator has the same path.
 const crioDropIn = "/etc/crio/crio.conf.d/50-pinned-images"
 
-// want writes the drop-in, and has CRI-O read it. An agent that ended in between has left no word of that, so each
-// agent has CRI-O read the drop-in once. CRI-O takes an image that it does not have yet for pinned as soon as it has
-// it.
+// want writes the drop-in, and has CRI-O read the drop-in. An agent that ended in between has left no word of the
+// change, so each agent has CRI-O read the drop-in once. CRI-O pins an image that the drop-in names as soon as CRI-O
+// has the image.
 func (c crio) want(ctx context.Context, images []string) error {
 	before, err := c.root.ReadFile(crioDropIn)
 	there := err == nil

@@ -51,7 +51,7 @@ type reconciler struct {
 	said    string
 }
 
-// look does nothing until the cluster has the kind.
+// look tells Nodes and pools once. Without the kind PinnedImageSet in the cluster, look does nothing.
 func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) error {
 	if !has(&mcfgv1.PinnedImageSet{}) {
 		return nil
@@ -81,9 +81,9 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	return errors.Join(errs...)
 }
 
-// away returns why sets or pools are missing although no person decided that nodes let go of their images; empty: no
-// set or pool is missing so.
-// Sets and pools go with their definitions. Without any pool nothing is to be done anyway.
+// away returns why sets or pools are missing although no person decided that nodes let go of their images: sets and
+// pools go with their definitions. why is empty if no set or pool is missing so. Without any pool no node is told
+// anything.
 func (r *reconciler) away(ctx context.Context, w world, to decision) (why string, err error) {
 	if len(w.pools) == 0 {
 		return "there are no MachineConfigPools", nil
@@ -97,7 +97,7 @@ func (r *reconciler) away(ctx context.Context, w world, to decision) (why string
 	return why, err
 }
 
-// note logs once why nothing is done.
+// note logs once why nodes keep their orders.
 func (r *reconciler) note(ctx context.Context, why string) {
 	if why != r.said && why != "" {
 		logf.FromContext(ctx).Info("nodes keep the images that they have", "because", why)
