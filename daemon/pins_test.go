@@ -4,12 +4,16 @@ package daemon
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hands"
@@ -166,6 +170,27 @@ func TestASetThatHasNotChangedIsNotReadAgain(t *testing.T) {
 	}
 }
 
+// An object that is made again begins with generation 1, as the object before it did.
+func TestASetWithOtherImagesThanTheNodeWasToldOfSaysSo(t *testing.T) {
+	t.Parallel()
+	set := &mcfgv1.PinnedImageSet{ObjectMeta: metav1.ObjectMeta{Name: "base", Generation: 1}}
+	set.Spec.PinnedImages = []mcfgv1.PinnedImageRef{{Name: mcfgv1.ImageDigestFormat(image("a"))}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(api.Encode(set)))
+	}))
+	defer server.Close()
+	told := api.NewPinnedSet(set)
+	is := told.Digest
+	told.Digest = "0123456789ab"
+	_, err := (&cluster{kube: clientOf(t, server.URL)}).imageSets(t.Context(), &api.PinOrder{Sets: []api.PinnedSet{told}}, nil)
+	want := "reading PinnedImageSet base: it has generation 1 with images " + is +
+		", and the node was told of generation 1 with images 0123456789ab"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // The API server refuses a generation below the one that it has.
 func TestASetThatWasMadeAgainIsLeftOutOnce(t *testing.T) {
 	t.Parallel()
@@ -208,5 +233,21 @@ func TestAnotherOrderAndAnUpdateEndAPull(t *testing.T) {
 		if s.see(v, change(v)); !errors.Is(cause, hands.ErrSuperseded) {
 			t.Errorf("%s: the pull goes on", name)
 		}
+	}
+}
+
+// An order may have a hundred sets, and the status is made in each turn of the loop.
+func TestTheStatusOfSetsTakesAFixedNumberOfDigests(t *testing.T) {
+	cost := func(sets int) float64 {
+		s, v, o := pinsOn()
+		o.Sets = o.Sets[:0]
+		for i := range sets {
+			o.Sets = append(o.Sets, api.PinnedSet{Name: strconv.Itoa(i), Generation: 1, Digest: "d"})
+		}
+		s.report = &api.Pinned{Order: o.Digest(), Images: 1, Missing: 1, Error: "not found"}
+		return testing.AllocsPerRun(10, func() { s.pinnedSets(v, nil) })
+	}
+	if few, many := cost(1), cost(100); many > few+20 {
+		t.Errorf("100 sets take %v allocations, and 1 set takes %v", many, few)
 	}
 }

@@ -507,8 +507,9 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	}
 	h.announceDrift(was.Drift, is.Drift, after)
 	h.announceStaged(was.Staged, is.Staged, after)
-	h.announcePins(before, after)
+	h.announcePins(was, is, after)
 	h.announceWanted(before, after)
+	h.announceWay(was.RebootWay, is.RebootWay, after)
 	h.announceDelivery(was.Undelivered, is.Undelivered, after)
 	if is.State == was.State && is.Reason == was.Reason {
 		return

@@ -285,7 +285,8 @@ func (c *cluster) imageSets(ctx context.Context, o *api.PinOrder, last []imageSe
 			err = json.Unmarshal(data, set)
 		}
 		if is := api.NewPinnedSet(set); err == nil && is != told {
-			err = fmt.Errorf("it has generation %d, and the node was told of %d", is.Generation, told.Generation)
+			err = fmt.Errorf("it has generation %d with images %s, and the node was told of generation %d with images %s",
+				is.Generation, is.Digest, told.Generation, told.Digest)
 		}
 		if err != nil {
 			return nil, &clusterError{fmt.Errorf("reading PinnedImageSet %s: %w", told.Name, err)}
@@ -305,9 +306,7 @@ func (v *situation) reportPins(r *nodeReport) {
 }
 
 // announcePins announces that all images are pinned, and each new reason why some are not.
-func (h *Head) announcePins(before, after *corev1.Node) {
-	was, _ := api.ReadNode(before)
-	is, _ := api.ReadNode(after)
+func (h *Head) announcePins(was, is api.Node, after *corev1.Node) {
 	switch n, old := is.Pinned, was.Pinned; {
 	case n == nil || is.Pins == nil || len(is.Pins.Sets) == 0:
 	case n.Keeps(is.Pins) && !old.Keeps(is.Pins):
@@ -338,7 +337,8 @@ func (s *pinsState) pinnedSets(v *situation, said []mcfgv1.MachineConfigNodeStat
 	if o == nil {
 		return nil
 	}
-	keeps := s.report.Keeps(o)
+	// Each of these takes a digest of all sets.
+	about, keeps, fails := s.report.About(o), s.report.Keeps(o), s.report.Fails(o)
 	for _, told := range o.Sets {
 		is := mcfgv1.MachineConfigNodeStatusPinnedImageSet{Name: told.Name, DesiredGeneration: int32(told.Generation)}
 		at := slices.IndexFunc(said, func(old mcfgv1.MachineConfigNodeStatusPinnedImageSet) bool {
@@ -354,10 +354,10 @@ func (s *pinsState) pinnedSets(v *situation, said []mcfgv1.MachineConfigNodeStat
 		}
 		read := slices.IndexFunc(s.sets, func(set imageSet) bool { return set.PinnedSet == told })
 		switch {
-		case keeps || s.report.About(o) && read >= 0 && !s.sets[read].lacks:
+		case keeps || about && read >= 0 && !s.sets[read].lacks:
 			is.CurrentGeneration = is.DesiredGeneration
 			is.LastFailedGeneration, is.LastFailedGenerationError = 0, ""
-		case s.report.Fails(o) && read >= 0 && s.sets[read].error != "":
+		case fails && read >= 0 && s.sets[read].error != "":
 			is.LastFailedGeneration, is.LastFailedGenerationError = is.DesiredGeneration, s.sets[read].error
 		}
 		out = append(out, is)

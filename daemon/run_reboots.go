@@ -50,13 +50,10 @@ func (h *Head) announceWanted(before, after *corev1.Node) {
 		}
 	}
 	h.announceRebooted(before, after)
-	h.announceWay(before, after)
 }
 
 // announceWay announces a reboot of another method than the one that was asked for.
-func (h *Head) announceWay(before, after *corev1.Node) {
-	was, _ := api.Decode[*api.RebootWay](before.Annotations, api.RebootWayKey)
-	is, _ := api.Decode[*api.RebootWay](after.Annotations, api.RebootWayKey)
+func (h *Head) announceWay(was, is *api.RebootWay, after *corev1.Node) {
 	if is.FellBack() && is.Took != "" && (was == nil || *was != *is) {
 		h.cluster.event(after, corev1.EventTypeNormal, "RebootFellBack", "The host has rebooted: "+is.String())
 	}

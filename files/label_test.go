@@ -106,10 +106,10 @@ var policy = map[string]string{
 `,
 }
 
-const context = "system_u:object_r:"
+const labelStart = "system_u:object_r:"
 
 func policyText(name string) string {
-	return strings.NewReplacer("\tu:", "\t"+context, "_t\n", "_t:s0\n").Replace(policy[name])
+	return strings.NewReplacer("\tu:", "\t"+labelStart, "_t\n", "_t:s0\n").Replace(policy[name])
 }
 
 // labelled makes a host with the policy and returns the file that libselinux's tools take.
@@ -252,7 +252,7 @@ func TestLabelsOfATargetedPolicy(t *testing.T) {
 		for _, tt := range labelTests {
 			want := tt.want
 			if want != "" {
-				want = context + want + ":s0"
+				want = labelStart + want + ":s0"
 			}
 			if got := l.Of(tt.name, tt.typ); got != want {
 				t.Errorf("Of(%q, %s) = %q, want %q", tt.name, tt.typ, got, want)
@@ -314,7 +314,7 @@ func TestHostsWithoutLabels(t *testing.T) {
 	} {
 		r, _ := labelled(t)
 		check(t, os.WriteFile(filepath.Join(r.Path(), "etc/selinux/config"), []byte(config), 0o644))
-		if l, err := r.Labels(); err != nil || l.Of("/etc/shadow", Regular) != context+"shadow_t:s0" {
+		if l, err := r.Labels(); err != nil || l.Of("/etc/shadow", Regular) != labelStart+"shadow_t:s0" {
 			t.Errorf("%s: %q, %v", name, l.Of("/etc/shadow", Regular), err)
 		}
 	}

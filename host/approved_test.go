@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/plan"
@@ -20,7 +21,7 @@ func TestStagingRefusesADiskBelowItsFloor(t *testing.T) {
 	h := openTree(t, t.TempDir())
 	cfg := &machineconfig.Config{Name: configB, Digest: digestOfB}
 	res, err := h.Stage(t.Context(), cfg, StageOptions{MinFree: 1 << 60})
-	if !errors.As(err, new(*lowDisk)) || !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), transaction.StateDir) {
+	if !errors.As(err, new(*files.LowDisk)) || !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), transaction.StateDir) {
 		t.Errorf("%v, %+v", err, res)
 	}
 	if _, err := h.Stage(t.Context(), cfg, StageOptions{MinFree: 1}); err != nil {

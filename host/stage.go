@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/agent"
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
@@ -49,7 +50,7 @@ func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o StageOpti
 	if lockErr == nil {
 		release()
 	}
-	if errors.As(err, new(*lowDisk)) {
+	if errors.As(err, new(*files.LowDisk)) {
 		// The staged OS is removed, and its disk space is free for others.
 		err = errors.Join(err, h.unstage(context.WithoutCancel(ctx), cfg.Digest))
 	}

@@ -12,12 +12,8 @@ import (
 // inUTC matches a time of RFC 3339 in UTC.
 var inUTC = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`)
 
-// opens stands before the time at which a window opens. The time is in the time zone of the policy, in which people
-// have written the window.
-const opens = "opens at "
-
-// LocalTimes puts the times in a text, which are in UTC, into the reader's time zone, in the same format: RFC 3339,
-// with the offset of the zone. The times of windows stay as they are. A nil zone is UTC.
+// LocalTimes puts the times in a text that end with Z into the reader's time zone, in the same format: RFC 3339, with
+// the offset of the zone. Times with an offset, such as those of windows, stay as they are. A nil zone is UTC.
 func LocalTimes(text string, zone *time.Location) string {
 	if zone == nil {
 		return text
@@ -26,7 +22,7 @@ func LocalTimes(text string, zone *time.Location) string {
 	end := 0
 	for _, at := range inUTC.FindAllStringIndex(text, -1) {
 		t, err := time.Parse(time.RFC3339, text[at[0]:at[1]])
-		if err != nil || strings.HasSuffix(text[:at[0]], opens) {
+		if err != nil {
 			continue
 		}
 		out.WriteString(text[end:at[0]])

@@ -124,9 +124,9 @@ func TestSentencesHaveTheTimesOfWhoReads(t *testing.T) {
 	s := &sheet{state: &state{now: noon}, question: question{zone: time.FixedZone("HERE", 3600)}}
 	a := s.answer(progress.Answer{
 		Verdict: progress.OutsideWindow, Do: "wait until 2026-11-22T12:00:00Z",
-		Because: "held since 2026-11-22T12:00:00Z; the next one opens at 2026-11-22T21:00:00Z",
+		Because: "held since 2026-11-22T12:00:00Z; the next one opens at 2026-11-22T21:00:00+00:00",
 	})
-	if want := "held since 2026-11-22T13:00:00+01:00; the next one opens at 2026-11-22T21:00:00Z"; a.Because != want {
+	if want := "held since 2026-11-22T13:00:00+01:00; the next one opens at 2026-11-22T21:00:00+00:00"; a.Because != want {
 		t.Errorf("%q; want %q", a.Because, want)
 	}
 	if want := "wait until 2026-11-22T13:00:00+01:00"; a.Do != want {

@@ -4,10 +4,8 @@ package pins
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -78,49 +76,14 @@ func (c *conn) store(ctx context.Context) (at string, err error) {
 	return at, err
 }
 
-// pull has the runtime pull an image, by CRI's PullImage. login is the entry of the registry in a file of credentials;
-// nil: the kubelet has no credentials for the registry.
-func (c *conn) pull(ctx context.Context, image string, login *login) error {
+// pull has the runtime pull an image, by CRI's PullImage. Without a user the runtime has no credentials but its own.
+func (c *conn) pull(ctx context.Context, image, user, password string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, pullLimit, fmt.Errorf("the pull has not ended within %s", pullLimit))
 	defer cancel()
 	m := message{}.with(1, message{}.text(1, image))
-	if login != nil {
-		m = m.with(2, message{}.text(1, login.Username).text(2, login.Password).text(3, login.Auth))
+	if user != "" {
+		m = m.with(2, message{}.text(1, user).text(2, password))
 	}
 	_, err := c.call(ctx, imageService+"PullImage", m)
 	return err
-}
-
-// login is an entry of a file of credentials, in Docker's form.
-type login struct {
-	Auth     string `json:"auth"`
-	Username string `json:"username"`
-	Password string `json:"password"`
-}
-
-// loginFor returns the credentials for an image: those of the longest name that the image's name begins with.
-func loginFor(file []byte, image string) (*login, error) {
-	var all struct {
-		Auths map[string]login `json:"auths"`
-	}
-	if err := json.Unmarshal(file, &all); err != nil {
-		return nil, err
-	}
-	repository, _, _ := strings.Cut(image, "@")
-	var best string
-	var out *login
-	for name, entry := range all.Auths {
-		_, at, is := strings.Cut(name, "://")
-		if !is {
-			at = name
-		}
-		at = strings.TrimSuffix(at, "/")
-		if at == "index.docker.io/v1" {
-			at = "docker.io"
-		}
-		if strings.HasPrefix(repository+"/", at+"/") && (out == nil || len(at) > len(best)) {
-			best, out = at, &entry
-		}
-	}
-	return out, nil
 }

@@ -52,10 +52,8 @@ func TestCRIOIsToldOfAllWantedImagesByADropIn(t *testing.T) {
 		if err := toml.Unmarshal(text, &got); err != nil {
 			t.Fatal(err)
 		}
-		ours, err := c.ours(t.Context())
-		if sorted := slices.Sorted(slices.Values(step.want)); err != nil || !slices.Equal(got.CRIO.Image.Pinned, sorted) ||
-			!slices.Equal(ours, sorted) {
-			t.Errorf("%q: the drop-in has %q, and ours are %q, %v", step.want, got.CRIO.Image.Pinned, ours, err)
+		if sorted := slices.Sorted(slices.Values(step.want)); !slices.Equal(got.CRIO.Image.Pinned, sorted) {
+			t.Errorf("%q: the drop-in has %q", step.want, got.CRIO.Image.Pinned)
 		}
 		if reloads != step.reloads {
 			t.Errorf("%q: CRI-O was reloaded %d times, want %d", step.want, reloads, step.reloads)

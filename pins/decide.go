@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pins keeps images on a host: it has the host's container runtime pull them ahead and pin them, so that the
-// kubelet does not remove them. It speaks the interface of container runtimes (CRI) at their sockets. What is to be
-// done is decided purely, in decide.
+// kubelet does not remove them. The package speaks the interface of container runtimes (CRI) at their sockets. decide
+// is pure, and finds what is left to be done.
 package pins
 
 import (
@@ -17,17 +17,16 @@ type stored struct {
 	Pinned bool
 }
 
-// todo are what is left to be done for wanted images.
+// todo has the images that need something, by their normal names.
 type todo struct {
-	// Pull names images that the runtime lacks, and Pin those that it has and does not hold fast, in the wanted order.
+	// Pull has images that the runtime lacks. Pin has images that the runtime has and that no program has pinned. Both
+	// are in the wanted order.
 	Pull, Pin []string
-	// Unpin names images that we pinned, and that are not wanted any more.
-	Unpin []string
 }
 
-// decide returns what is left to be done, where a runtime has the images, and we pinned ours. An image that another
+// decide returns which wanted images need something, where a runtime has the images of has. An image that another
 // program has pinned needs nothing of us.
-func decide(wanted []string, has []stored, ours []string) todo {
+func decide(wanted []string, has []stored) todo {
 	pinned := map[string]bool{}
 	for _, image := range has {
 		for _, name := range image.Names {
@@ -49,13 +48,16 @@ func decide(wanted []string, has []stored, ours []string) todo {
 			out.Pin = append(out.Pin, name)
 		}
 	}
-	for _, name := range ours {
-		if !want[Normal(name)] {
-			out.Unpin = append(out.Unpin, name)
-		}
-	}
-	slices.Sort(out.Unpin)
 	return out
+}
+
+// unwanted returns the images that we pinned and that are not wanted any more, sorted. wanted has normal names.
+func unwanted(wanted, ours []string) []string {
+	want := map[string]bool{}
+	for _, name := range wanted {
+		want[name] = true
+	}
+	return slices.DeleteFunc(slices.Sorted(slices.Values(ours)), func(name string) bool { return want[Normal(name)] })
 }
 
 // Normal returns the name of an image as runtimes have it: Docker's registry has a second name, and a namespace that

@@ -4,6 +4,7 @@ package pins
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,48 +16,29 @@ func TestWhatIsLeftToBeDoneForWantedImages(t *testing.T) {
 	a, b, c := "quay.io/x/a"+digest("a"), "quay.io/x/b"+digest("b"), "docker.io/c"+digest("c")
 	library := "docker.io/library/c" + digest("c")
 	for _, test := range []struct {
-		name         string
-		wanted, ours []string
-		has          []stored
-		want         todo
+		name   string
+		wanted []string
+		has    []stored
+		want   todo
 	}{
-		{"nothing", nil, nil, []stored{{[]string{a}, false}}, todo{}},
-		{"all in their order", []string{b, a, b}, nil, nil, todo{Pull: []string{b, a}}},
-		{"one is there", []string{a, b}, nil, []stored{{[]string{"quay.io/x/a:1", a}, false}},
+		{"nothing", nil, []stored{{[]string{a}, false}}, todo{}},
+		{"all in their order", []string{b, a, b}, nil, todo{Pull: []string{b, a}}},
+		{"one is there", []string{a, b}, []stored{{[]string{"quay.io/x/a:1", a}, false}},
 			todo{Pull: []string{b}, Pin: []string{a}}},
-		{"one is pinned", []string{a, b}, []string{a}, []stored{{[]string{a}, true}}, todo{Pull: []string{b}}},
-		{"the same content under two names", []string{a}, nil, []stored{{[]string{a}, false}, {[]string{a}, true}}, todo{}},
-		{"Docker's short names", []string{c}, nil, []stored{{[]string{library}, true}}, todo{}},
-		{"one pinned under its full name", []string{c, "index." + c}, []string{library}, []stored{{[]string{library}, true}}, todo{}},
-		{"one that is not wanted any more", []string{b}, []string{a, b}, []stored{{[]string{a}, true}, {[]string{b}, true}},
-			todo{Unpin: []string{a}}},
-		{"one of somebody else", nil, nil, []stored{{[]string{a}, true}}, todo{}},
-		{"one that was pinned and removed", nil, []string{a}, nil, todo{Unpin: []string{a}}},
+		{"one is pinned", []string{a, b}, []stored{{[]string{a}, true}}, todo{Pull: []string{b}}},
+		{"the same content under two names", []string{a}, []stored{{[]string{a}, false}, {[]string{a}, true}}, todo{}},
+		{"Docker's short names", []string{c}, []stored{{[]string{library}, true}}, todo{}},
+		{"one pinned under its full name", []string{c, "index." + c}, []stored{{[]string{library}, true}}, todo{}},
+		{"one of somebody else", nil, []stored{{[]string{a}, true}}, todo{}},
 	} {
-		if got := decide(test.wanted, test.has, test.ours); !reflect.DeepEqual(got, test.want) {
+		if got := decide(test.wanted, test.has); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}
-}
-
-func TestCredentialsAreThoseOfTheLongestName(t *testing.T) {
-	t.Parallel()
-	file := []byte(`{"auths":{"quay.io":{"auth":"all"},"quay.io/team":{"auth":"team"},"https://index.docker.io/v1/":{"auth":"hub"},
-		"https://registry.example.com:5000/":{"username":"u","password":"p"}}}`)
-	for image, want := range map[string]*login{
-		"quay.io/other/a" + digest("a"):             {Auth: "all"},
-		"quay.io/team/a" + digest("a"):              {Auth: "team"},
-		"quay.io/teams/a" + digest("a"):             {Auth: "all"},
-		"docker.io/library/a" + digest("a"):         {Auth: "hub"},
-		"registry.example.com:5000/x" + digest("a"): {Username: "u", Password: "p"},
-		"registry.example.com/x" + digest("a"):      nil,
-		"my.quay.io/team/a" + digest("a"):           nil,
-	} {
-		if got, err := loginFor(file, image); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, %v", image, got, err)
-		}
+	if got := unwanted([]string{b, library}, []string{library, b, "quay.io/x/d" + digest("d"), a}); !slices.Equal(got, []string{a, "quay.io/x/d" + digest("d")}) {
+		t.Errorf("not wanted any more: %q", got)
 	}
-	if _, err := loginFor([]byte("{"), "quay.io/a"); err == nil {
-		t.Error("a file that is no JSON is read")
+	if got := unwanted([]string{library}, []string{c}); len(got) > 0 {
+		t.Errorf("Docker's short name is not wanted: %q", got)
 	}
 }

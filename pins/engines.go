@@ -10,24 +10,19 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/noderefit/noderefit/files"
 )
 
-// engine is what runtimes have each in their own way: CRI tells whether an image is pinned, and pins none.
+// engine pins images. Each runtime does so in its own way: CRI tells whether an image is pinned, and pins none.
 type engine interface {
-	// ours returns the images that we pinned.
-	ours(ctx context.Context) ([]string, error)
-	// want is told all wanted images, before any of them is pulled or pinned.
+	// want is told the normal names of all wanted images, before any of them is pulled or pinned. want takes back our pins
+	// of all other images. These images stay until the kubelet needs their room.
 	want(ctx context.Context, images []string) error
 	// pin pins a wanted image that the runtime has.
 	pin(ctx context.Context, image string) error
-	// unpin takes back a pin of ours. The image stays until the kubelet needs its room.
-	unpin(ctx context.Context, image string) error
 }
 
 // containerd pins an image by a label, which its part for the kubelet reads.
@@ -40,6 +35,7 @@ const (
 	ourLabel, ourValue       = "noderefit.dev/pinned", "true"
 )
 
+// ours returns the images that we pinned.
 func (c containerd) ours(ctx context.Context) (out []string, err error) {
 	answer, err := c.ask(ctx, imagesService+"List", message{}.text(1, fmt.Sprintf("labels.%q==%s", ourLabel, ourValue)))
 	if err != nil {
@@ -57,15 +53,22 @@ func (c containerd) ours(ctx context.Context) (out []string, err error) {
 	return out, errors.Join(err, inner)
 }
 
-func (c containerd) want(context.Context, []string) error { return nil }
+// want removes the labels of images that are not wanted: containerd removes labels without a value.
+func (c containerd) want(ctx context.Context, images []string) error {
+	ours, err := c.ours(ctx)
+	if err != nil {
+		return err
+	}
+	for _, image := range unwanted(images, ours) {
+		if err := c.label(ctx, image, "", ""); err != nil {
+			return fmt.Errorf("unpinning %s: %w", image, err)
+		}
+	}
+	return nil
+}
 
 func (c containerd) pin(ctx context.Context, image string) error {
 	return c.label(ctx, image, pinnedValue, ourValue)
-}
-
-// unpin removes the labels: containerd removes those without a value.
-func (c containerd) unpin(ctx context.Context, image string) error {
-	return c.label(ctx, image, "", "")
 }
 
 // label sets the two labels, and leaves all others as they are. The image's target goes along, although it does not
@@ -83,7 +86,7 @@ func (c containerd) label(ctx context.Context, image, pinned, our string) error 
 	return err
 }
 
-// target returns the descriptor of what an image's name means.
+// target returns the descriptor that an image's name stands for.
 func (c containerd) target(ctx context.Context, image string) (target message, err error) {
 	answer, err := c.ask(ctx, imagesService+"Get", message{}.text(1, image))
 	if err != nil {
@@ -101,7 +104,7 @@ func (c containerd) target(ctx context.Context, image string) (target message, e
 		})
 	})
 	if err = errors.Join(err, inner); err == nil && len(target) == 0 {
-		err = fmt.Errorf("containerd does not say what %s means", image)
+		err = fmt.Errorf("containerd has no descriptor for %s", image)
 	}
 	return target, err
 }
@@ -117,20 +120,9 @@ type crio struct {
 // crioDropIn is the drop-in of CRI-O with the pinned images. The machine-config-operator has the same path.
 const crioDropIn = "/etc/crio/crio.conf.d/50-pinned-images"
 
-func (c crio) ours(context.Context) ([]string, error) {
-	text, err := c.root.ReadFile(crioDropIn)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading CRI-O's pinned images: %w", err)
-	}
-	return namedIn(text), nil
-}
-
-// want writes the drop-in, and has CRI-O read it. An agent that ended in between has left no word of that, so each
-// agent has CRI-O read the drop-in once. CRI-O takes an image that it does not have yet for pinned as soon as it has
-// it.
+// want writes the drop-in, and has CRI-O read the drop-in. An agent that ended in between has left no word of the
+// change, so each agent has CRI-O read the drop-in once. CRI-O pins an image that the drop-in names as soon as CRI-O
+// has the image.
 func (c crio) want(ctx context.Context, images []string) error {
 	before, err := c.root.ReadFile(crioDropIn)
 	there := err == nil
@@ -170,8 +162,7 @@ func (c crio) put(text []byte, there bool) error {
 	return nil
 }
 
-func (c crio) pin(context.Context, string) error   { return nil }
-func (c crio) unpin(context.Context, string) error { return nil }
+func (c crio) pin(context.Context, string) error { return nil }
 
 // dropIn returns the drop-in that pins images.
 func dropIn(images []string) []byte {
@@ -182,15 +173,4 @@ func dropIn(images []string) []byte {
 	}
 	b.WriteString("]\n")
 	return b.Bytes()
-}
-
-// namedIn returns the images that a drop-in names.
-func namedIn(text []byte) (out []string) {
-	for line := range strings.Lines(string(text)) {
-		name, err := strconv.Unquote(strings.TrimSuffix(strings.TrimSpace(line), ","))
-		if err == nil {
-			out = append(out, name)
-		}
-	}
-	return out
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -40,11 +41,6 @@ func dial(at, socket, namespace string) *conn {
 }
 
 func (c *conn) close() { c.client.CloseIdleConnections() }
-
-// statusError is the error with which a server ends a call.
-type statusError struct{ code, text string }
-
-func (e *statusError) Error() string { return cmp.Or(e.text, "gRPC status "+e.code) }
 
 // call calls a method with an encoded message, and returns the encoded answer.
 func (c *conn) call(ctx context.Context, method string, message []byte) ([]byte, error) {
@@ -81,7 +77,7 @@ func (c *conn) call(ctx context.Context, method string, message []byte) ([]byte,
 		if err != nil {
 			text = said("Grpc-Message")
 		}
-		return nil, &statusError{code, text}
+		return nil, errors.New(cmp.Or(text, "gRPC status "+code))
 	}
 	if len(data) < 5 || data[0] != 0 || int(binary.BigEndian.Uint32(data[1:])) != len(data)-5 {
 		return nil, fmt.Errorf("asking %s: the answer is not one whole message", c.socket)

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -57,11 +57,11 @@ var sockets = map[string][]string{
 // containerdNamespace is the namespace in which containerd has the kubelet's images.
 const containerdNamespace = "k8s.io"
 
-// credentialsFile is where a kubelet has credentials for registries, and OpenShift's pull secret is.
-const credentialsFile = "/var/lib/kubelet/config.json"
-
 // Host is a host whose root is mounted at a directory.
 type Host struct {
+	// Space returns the free space of the file system that holds a directory of the host: New sets files.Root's.
+	Space func(directory string) (files.Space, error)
+
 	root  *files.Root
 	mount string
 	// crioTold is told of crio.
@@ -74,7 +74,7 @@ func New(mount string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Host{root: root, mount: root.Path()}, nil
+	return &Host{root: root, mount: root.Path(), Space: root.Space}, nil
 }
 
 // Close releases the host.
@@ -93,8 +93,7 @@ func (h *Host) connect(runtime string) (*conn, engine, error) {
 			continue
 		}
 		at := path.Join(h.mount, dir, path.Base(socket))
-		var st unix.Stat_t
-		if unix.Stat(at, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		if is, err := os.Stat(at); err != nil || is.Mode().Type() != fs.ModeSocket {
 			continue
 		}
 		if runtime == "cri-o" {
@@ -131,19 +130,10 @@ func (h *Host) Keep(ctx context.Context, o Order) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	ours, err := e.ours(ctx)
-	if err != nil {
-		return State{}, err
-	}
-	steps := decide(o.Images, has, ours)
 	if err := e.want(ctx, normal(o.Images)); err != nil {
 		return State{}, err
 	}
-	for _, image := range steps.Unpin {
-		if err := e.unpin(ctx, image); err != nil {
-			return State{}, fmt.Errorf("unpinning %s: %w", image, err)
-		}
-	}
+	steps := decide(o.Images, has)
 	s := State{Missing: map[string]string{}}
 	for _, image := range steps.Pin {
 		s.Missing[image] = because("pinning", e.pin(ctx, image))
@@ -163,7 +153,7 @@ func (h *Host) Keep(ctx context.Context, o Order) (State, error) {
 			pulled[image] = true
 			s.Missing[image] = because("pinning", e.pin(ctx, image))
 		}
-		if errors.As(err, new(*lowDisk)) {
+		if errors.As(err, new(*files.LowDisk)) {
 			full = err
 		}
 	}
@@ -186,8 +176,9 @@ func because(doing string, err error) string {
 	return doing + " it: " + err.Error()
 }
 
-// confirm asks the runtime what it shows, and takes those images from the missing ones that are pinned. A runtime hears
-// of a label a little later. An image that was pulled and is not shown has a reason too.
+// confirm asks the runtime what it shows, and takes those images from the missing ones that are pinned. confirm asks
+// again and again for a while: the part of containerd that speaks CRI learns of a label by an event, which comes a
+// little after the label. An image that was pulled and is not shown has a reason too.
 func (h *Host) confirm(ctx context.Context, c *conn, wanted []string, pulled map[string]bool, s State) error {
 	if len(s.Missing) == 0 {
 		return nil
@@ -199,7 +190,7 @@ func (h *Host) confirm(ctx context.Context, c *conn, wanted []string, pulled map
 		if err != nil {
 			return err
 		}
-		left := decide(wanted, has, nil)
+		left := decide(wanted, has)
 		lacks, late := map[string]bool{}, false
 		for _, image := range left.Pull {
 			lacks[image] = true
@@ -236,55 +227,22 @@ func (h *Host) confirm(ctx context.Context, c *conn, wanted []string, pulled map
 	}
 }
 
-// lowDisk is the error of a pull that would leave less free space on a disk than has to stay.
-type lowDisk struct {
-	place       string
-	free, floor uint64
-}
-
-func (e *lowDisk) Error() string {
-	return fmt.Sprintf("%d MiB have to stay free on the file system of %s, and %d MiB are free", e.floor>>20, e.place,
-		e.free>>20)
-}
-
-// floorPace is the time between two looks at the disk while an image is pulled.
-const floorPace = time.Second
-
 // pull pulls an image as long as the disk keeps its floor.
 func (h *Host) pull(ctx context.Context, c *conn, image string, floor uint64) error {
 	place, err := c.store(ctx)
 	if err != nil {
 		return err
 	}
-	above := func() error { return h.aboveFloor(place, floor) }
-	if err := above(); err != nil {
+	look := func() error { return h.aboveFloor(place, floor) }
+	if err := look(); err != nil {
 		return err
 	}
-	login, err := h.login(image)
+	repository, _, _ := strings.Cut(image, "@")
+	user, password, err := osimage.KubeletLogin(h.root.ReadFile, repository)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		tick := time.NewTicker(floorPace)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				if err := above(); err != nil {
-					stop(err)
-				}
-			}
-		}
-	}()
-	err = c.pull(ctx, image, login)
-	stop(nil)
-	<-watched
-	return err
+	return files.WhileAbove(ctx, look, func(ctx context.Context) error { return c.pull(ctx, image, user, password) })
 }
 
 // aboveFloor refuses a file system that has less free space than has to stay.
@@ -292,10 +250,10 @@ func (h *Host) aboveFloor(place string, floor uint64) error {
 	if place == "" {
 		place = "/var"
 	}
-	room, err := h.root.Space(place)
+	room, err := h.Space(place)
 	if errors.Is(err, fs.ErrNotExist) {
 		place = "/var"
-		room, err = h.root.Space(place)
+		room, err = h.Space(place)
 	}
 	if err != nil {
 		return err
@@ -303,24 +261,5 @@ func (h *Host) aboveFloor(place string, floor uint64) error {
 	if floor == 0 {
 		floor = room.Total / 100 * spareShare
 	}
-	if room.Bytes < floor {
-		return &lowDisk{place, room.Bytes, floor}
-	}
-	return nil
-}
-
-// login returns the kubelet's credentials for an image, nil where there are none.
-func (h *Host) login(image string) (*login, error) {
-	data, err := h.root.ReadFile(credentialsFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	l, err := loginFor(data, image)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", credentialsFile, err)
-	}
-	return l, nil
+	return room.Above(floor, place)
 }

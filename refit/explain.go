@@ -14,7 +14,6 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
-	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -108,7 +107,7 @@ func subject(r *progress.Report, name string) (progress.Object, error) {
 			cli.DidYouMean(name, slices.Concat(r.Pools(), r.Nodes())))
 }
 
-// WriteAnswer writes an answer for people, with times in the zone of now.
+// WriteAnswer writes an answer for people, with times in UTC. message.Local shows these as the reader's clock does.
 func WriteAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 	since := ""
 	if !a.Since.IsZero() {
@@ -137,7 +136,7 @@ func WriteAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 	for _, warning := range a.Warnings {
 		lines = append(lines, "  warning:  "+warning)
 	}
-	_, err := fmt.Fprintln(w, message.LocalTimes(strings.Join(lines, "\n"), now.Location()))
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
 }
 

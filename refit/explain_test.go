@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -19,7 +20,7 @@ func TestAnAnswerHasTheTimesOfWhoReads(t *testing.T) {
 		Because: "held since 2026-03-01T12:00:00Z; the next one opens at 2026-03-01T08:00:00-05:00",
 		Images:  "2 of 30 images are missing, and are being pulled",
 	}
-	if err := WriteAnswer(&out, a, noon.In(zone(t, "Europe/Berlin"))); err != nil {
+	if err := WriteAnswer(message.Local(&out, zone(t, "Europe/Berlin")), a, noon); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

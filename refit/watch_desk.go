@@ -15,6 +15,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -55,7 +56,8 @@ func (c *Cluster) explainText(ctx context.Context, name string) (string, error) 
 		return "", err
 	}
 	var b strings.Builder
-	err = WriteAnswer(&b, a.Answer, time.Now())
+	now := time.Now()
+	err = WriteAnswer(message.Local(&b, now.Location()), a.Answer, now)
 	return b.String(), err
 }
 

@@ -30,12 +30,9 @@ func (j *judge) letBack() {
 		return
 	}
 	j.rules.Hold = nil
-	if j.rules.Holds == nil {
-		j.rules.Holds = map[string]*progress.Hold{}
-	}
 	for i := range j.pool.Nodes {
 		if name := j.pool.Nodes[i].Name; !j.back[name] {
-			j.rules.Holds[name] = h
+			j.holdNode(name, h)
 		}
 	}
 }

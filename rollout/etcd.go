@@ -50,10 +50,7 @@ func (j *judge) etcd() {
 		if stays || j.rules.Holds[n.Name] != nil {
 			continue
 		}
-		if j.rules.Holds == nil {
-			j.rules.Holds = map[string]*progress.Hold{}
-		}
-		j.rules.Holds[n.Name] = hold
+		j.holdNode(n.Name, hold)
 	}
 	// The rollout ends only when etcd is whole after the last node as well.
 	if all && j.asks() && j.rules.Unproved == nil {

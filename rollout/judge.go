@@ -403,6 +403,10 @@ func (j *judge) depend() {
 	}
 }
 
+// windowTime is the layout of the times of windows. Readers see times that end with Z in their own time zone. People
+// have written windows in the time zone of the policy, so these times have an offset, also in UTC.
+const windowTime = "2006-01-02T15:04:05-07:00"
+
 func (j *judge) closed(m moment) *progress.Hold {
 	what := "no window is open"
 	if m.black {
@@ -417,7 +421,7 @@ func (j *judge) closed(m moment) *progress.Hold {
 	}
 	return &progress.Hold{
 		Verdict: progress.OutsideWindow, Blocking: policyObject(j.name), Until: m.until,
-		Because: fmt.Sprintf("%s; the next one opens at %s", what, m.until.In(j.calendar.zone).Format(time.RFC3339)),
+		Because: fmt.Sprintf("%s; the next one opens at %s", what, m.until.In(j.calendar.zone).Format(windowTime)),
 		Do:      "wait" + j.orBypass(),
 	}
 }

@@ -28,15 +28,15 @@ func LostAsReported(p *progress.Pool) string {
 // although nobody deleted the policy; it returns "" if a person did. The note on a pool names the policy.
 func (b *Book) Lose(why func(*progress.Pool) string) { b.lost = why }
 
-// lacks reports whether a pool has a note of a policy that the book does not have.
-func (b *Book) lacks(p *progress.Pool) bool {
-	return p.Noted != nil && !slices.ContainsFunc(b.policies, func(o *policy) bool { return o.name == p.Noted.Name })
+// misses reports whether a note names a policy that the book does not have. note is nil for a pool without a note.
+func (b *Book) misses(note *api.PolicyNote) bool {
+	return note != nil && !slices.ContainsFunc(b.policies, func(o *policy) bool { return o.name == note.Name })
 }
 
 // without are the rules of a pool that no policy selects. A pool whose policy is lost stays as it is: no node begins,
 // nodes keep their orders, and failures are forgiven as the policy did.
 func (b *Book) without(p *progress.Pool) progress.Rules {
-	if b.lost == nil || !b.lacks(p) {
+	if b.lost == nil || !b.misses(p.Noted) {
 		return progress.Rules{}
 	}
 	why := b.lost(p)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -19,28 +21,38 @@ type Pulling struct {
 	MinFreeMebibytes int32
 }
 
-// PullingOf returns what the policy of a pool with this name, these labels and so many nodes says. Without a policy,
-// and with several, it is what a policy without further fields says. A policy that makes no sense lets no node begin.
-func PullingOf(policies []api.RolloutPolicy, pool string, labels map[string]string, nodes int, now time.Time) Pulling {
+// PullingOf returns what the policy of a pool says, for a pool with so many nodes. Without a policy, and with several,
+// Pulling is what a policy without further fields says. A policy that makes no sense lets no node begin.
+//
+// away says that no policy selects the pool, although the pool has a note of a policy: the pool controller takes the
+// note away when a person deleted the policy. away is empty otherwise.
+func PullingOf(policies []api.RolloutPolicy, pool *mcfgv1.MachineConfigPool, nodes int, now time.Time,
+) (out Pulling, away string) {
+	b := NewBook(policies, nil)
 	var mine []*policy
-	for i := range policies {
-		if p := read(&policies[i]); p.takes(pool, labels) {
+	for _, p := range b.policies {
+		if p.takes(pool.Name, pool.Labels) {
 			mine = append(mine, p)
 		}
 	}
+	if note := progress.Noted(pool); len(mine) == 0 && b.misses(note) {
+		return Pulling{}, fmt.Sprintf("RolloutPolicy/%s is away: nodes keep their orders to pull images, and no other node "+
+			"begins; install the definition of RolloutPolicies and apply the policy again, or: kubectl annotate mcp %s %s-",
+			note.Name, pool.Name, api.RolloutPolicyKey)
+	}
 	usual := max(1, nodes/10)
 	if len(mine) != 1 {
-		return Pulling{Most: usual, Open: true}
+		return Pulling{Most: usual, Open: true}, ""
 	}
 	p := mine[0]
 	spec := p.stagingSpec()
-	out := Pulling{Most: share(spec.MaxConcurrent, nodes, false, usual), Open: p.problem == nil,
+	out = Pulling{Most: share(spec.MaxConcurrent, nodes, false, usual), Open: p.problem == nil,
 		MinFreeMebibytes: spec.MinFreeMebibytes}
 	if p.problem == nil && p.stagingTimes != nil {
 		out.Open = p.stagingTimes.at(now).open
 		out.Stop = !out.Open && p.stagingTimes.onClose != api.CloseFinishes
 	}
-	return out
+	return out, ""
 }
 
 // waitForPins holds nodes that lack images of their pool, for a limited time. Nodes that stageAhead holds already, and
@@ -55,8 +67,8 @@ func (j *judge) waitForPins(nodes []*progress.Node) {
 		limit = defaultPinsLimit
 	}
 	for _, n := range nodes {
-		if n.Pins == nil || len(n.Pins.Sets) == 0 || n.Pinned.Keeps(n.Pins) || n.Desired == j.pool.Target ||
-			n.Updated(j.pool.Target) || !j.able(n) || j.back[n.Name] || j.rules.Holds[n.Name] != nil {
+		if n.Pins == nil || len(n.Pins.Sets) == 0 || n.Pinned.Keeps(n.Pins) || !j.able(n) || j.back[n.Name] ||
+			j.rules.Holds[n.Name] != nil {
 			continue
 		}
 		end := n.Pins.Since.Add(limit)
@@ -64,10 +76,7 @@ func (j *judge) waitForPins(nodes []*progress.Node) {
 			continue // its time is over, or came from a clock so far ahead that the wait would have no useful end
 		}
 		j.lookAgain(end)
-		if j.rules.Holds == nil {
-			j.rules.Holds = map[string]*progress.Hold{}
-		}
-		j.rules.Holds[n.Name] = j.unpinned(n, end)
+		j.holdNode(n.Name, j.unpinned(n, end))
 	}
 }
 

@@ -269,11 +269,15 @@ func (j *judge) holdUnstaged(a *ahead, nodes []*progress.Node) {
 			h.Verdict == progress.StagingAhead && j.rules.Holds[n.Name] != nil {
 			continue
 		}
-		if j.rules.Holds == nil {
-			j.rules.Holds = map[string]*progress.Hold{}
-		}
-		j.rules.Holds[n.Name] = h
+		j.holdNode(n.Name, h)
 	}
+}
+
+func (j *judge) holdNode(name string, h *progress.Hold) {
+	if j.rules.Holds == nil {
+		j.rules.Holds = map[string]*progress.Hold{}
+	}
+	j.rules.Holds[name] = h
 }
 
 func (j *judge) unstaged(a *ahead, n *progress.Node) *progress.Hold {

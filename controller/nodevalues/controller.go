@@ -94,18 +94,8 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 
 // note writes what is in force on a Node, and takes it away where nothing is.
 func (r *reconciler) note(ctx context.Context, n *corev1.Node, text string) error {
-	var value any
-	if text != "" {
-		value = text
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": n.UID, "annotations": map[string]any{api.EntriesKey: value}}})
-	if err != nil {
+	if err := source.Annotate(ctx, r.client, n, api.EntriesKey, text); err != nil {
 		return err
-	}
-	is := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
-	if err := r.client.Patch(ctx, is, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("noting the values of Node/%s: %w", n.Name, err)
 	}
 	logf.FromContext(ctx).Info("noted the values of a node", "node", n.Name, "any", text != "")
 	return nil

@@ -6,15 +6,12 @@ package pinnedimages
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -54,7 +51,7 @@ type reconciler struct {
 	said    string
 }
 
-// look does nothing until the cluster has the kind.
+// look tells Nodes and pools once. Without the kind PinnedImageSet in the cluster, look does nothing.
 func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) error {
 	if !has(&mcfgv1.PinnedImageSet{}) {
 		return nil
@@ -69,7 +66,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		return err
 	}
 	if r.note(ctx, why); why != "" {
-		return nil
+		to.hold(why)
 	}
 	var errs []error
 	for i := range w.nodes {
@@ -84,9 +81,9 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	return errors.Join(errs...)
 }
 
-// away returns why sets or pools are missing although no person decided that nodes let go of their images; empty: no
-// set or pool is missing so.
-// Sets and pools go with their definitions. Without any pool nothing is to be done anyway.
+// away returns why sets or pools are missing although no person decided that nodes let go of their images: sets and
+// pools go with their definitions. why is empty if no set or pool is missing so. Without any pool no node is told
+// anything.
 func (r *reconciler) away(ctx context.Context, w world, to decision) (why string, err error) {
 	if len(w.pools) == 0 {
 		return "there are no MachineConfigPools", nil
@@ -100,7 +97,7 @@ func (r *reconciler) away(ctx context.Context, w world, to decision) (why string
 	return why, err
 }
 
-// note logs once why nothing is done.
+// note logs once why nodes keep their orders.
 func (r *reconciler) note(ctx context.Context, why string) {
 	if why != r.said && why != "" {
 		logf.FromContext(ctx).Info("nodes keep the images that they have", "because", why)
@@ -136,26 +133,16 @@ func (r *reconciler) read(ctx context.Context, policies bool) (w world, err erro
 	return w, nil
 }
 
-// tell writes the order of a Node where it has changed.
+// tell writes the order of a Node where the order has changed.
 func (r *reconciler) tell(ctx context.Context, n *corev1.Node, order *api.PinOrder) error {
-	had := n.Annotations[api.PinOrderKey]
-	var value any
-	switch {
-	case order == nil && had == "", order != nil && had == api.Encode(order):
-		return nil
-	case order != nil:
+	value := ""
+	if order != nil {
 		value = api.Encode(order)
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": n.UID, "annotations": map[string]any{api.PinOrderKey: value}}})
-	if err != nil {
-		return err
+	if value == n.Annotations[api.PinOrderKey] {
+		return nil
 	}
-	is := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
-	if err := r.client.Patch(ctx, is, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("telling Node/%s its pinned images: %w", n.Name, err)
-	}
-	return nil
+	return source.Annotate(ctx, r.client, n, api.PinOrderKey, value)
 }
 
 // say writes the status of a pool where it has changed.

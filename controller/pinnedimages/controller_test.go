@@ -4,15 +4,21 @@ package pinnedimages
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/defined"
 )
 
@@ -57,5 +63,58 @@ func TestNoNodeLetsGoWhereSetsOrPoolsAreAway(t *testing.T) {
 		if err != nil || (why == "") != (test.says == "") || !strings.Contains(why, test.says) {
 			t.Errorf("%s: %q, %v", name, why, err)
 		}
+	}
+}
+
+func TestPoolsSayWhyTheirNodesKeepImagesWhileSetsAreAway(t *testing.T) {
+	t.Parallel()
+	w := cluster(1, set("base", "worker", "a"))
+	w.step()
+	w.says(0, 0, "")
+	w.pools = append(w.pools, mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "empty"}})
+	scheme := runtime.NewScheme()
+	if err := errors.Join(mcfgv1.Install(scheme), corev1.AddToScheme(scheme), api.Install(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&w.nodes[0], &w.pools[0], &w.pools[1]).
+		WithStatusSubresource(&mcfgv1.MachineConfigPool{}).Build()
+	r := &reconciler{client: c, now: func() time.Time { return now },
+		defined: defined.NewWatch(definitions{gone: setDefinition}, func() time.Time { return now })}
+	condition := func(pool string) string {
+		t.Helper()
+		if err := r.look(t.Context(), func(client.Object) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+		var is mcfgv1.MachineConfigPool
+		if err := c.Get(t.Context(), client.ObjectKey{Name: pool}, &is); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range is.Status.Conditions {
+			if c.Type == mcfgv1.MachineConfigPoolPinnedImageSetsDegraded {
+				return string(c.Status) + ": " + c.Message
+			}
+		}
+		return ""
+	}
+	order := func() string {
+		t.Helper()
+		var is corev1.Node
+		if err := c.Get(t.Context(), client.ObjectKey{Name: "w-00"}, &is); err != nil {
+			t.Fatal(err)
+		}
+		return is.Annotations[api.PinOrderKey]
+	}
+	before := order()
+	if got := condition("worker"); !strings.HasPrefix(got, "True: nodes keep the images that they have: "+
+		"CustomResourceDefinition/"+setDefinition+" is missing") || order() != before {
+		t.Errorf("the pool says %q, and the node is told %s", got, order())
+	}
+	if got := condition("empty"); got != "" {
+		t.Errorf("a pool without images says %q", got)
+	}
+	// The definition is made again, and its sets are not.
+	r.defined = defined.NewWatch(definitions{}, func() time.Time { return now })
+	if got := condition("worker"); got != "False: " || order() == before {
+		t.Errorf("where people deleted the sets the pool says %q, and the node is told %s", got, order())
 	}
 }

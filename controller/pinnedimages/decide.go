@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/rollout"
 )
@@ -33,7 +34,7 @@ type decision struct {
 	// orders are the orders of Nodes; nil: the Node is to have none. A Node that is not here stays as it is.
 	orders map[string]*api.PinOrder
 	pools  map[string]poolState
-	// left is when a node that belongs to no pool any more was told of its sets; zero: no node has left its pool.
+	// left is when a node that belongs to no pool any more was told of its sets; zero: each such node was told to let go.
 	left time.Time
 }
 
@@ -41,8 +42,9 @@ type decision struct {
 type poolState struct {
 	// wrong is why the pool's sets are not known, or which nodes fail; empty: nothing is wrong.
 	wrong string
-	// sets is how many sets the pool has.
+	// sets is how many sets the pool has, and told reports whether a node has an order for images.
 	sets             int
+	told             bool
 	nodes, keep, fit int64 // all nodes; those that have all images; those of them that are ready
 }
 
@@ -72,6 +74,9 @@ func decide(w world, now time.Time) decision {
 	nodes := map[string][]member{}
 	for i := range w.nodes {
 		n := &w.nodes[i]
+		if len(w.sets) == 0 && n.Annotations[api.PinOrderKey] == "" {
+			continue // most clusters have no sets, and reading all annotations of a Node takes long
+		}
 		m := read(n)
 		pool, conflict := members.Of(n)
 		switch {
@@ -80,7 +85,10 @@ func decide(w world, now time.Time) decision {
 			nodes[pool] = append(nodes[pool], m)
 		case unread: // the node may belong to the pool whose selector can't be read
 		case m.order != nil:
-			out.orders[n.Name], out.left = without(m, now), m.order.Since
+			out.orders[n.Name] = without(m, now)
+			if len(m.order.Sets) > 0 {
+				out.left = m.order.Since
+			}
 		}
 	}
 	for i := range w.pools {
@@ -88,8 +96,11 @@ func decide(w world, now time.Time) decision {
 		of := nodes[pool.Name]
 		slices.SortFunc(of, func(a, b member) int { return cmp.Compare(a.name, b.name) })
 		sets, wrong := setsOf(pool, w.sets)
+		var pulling rollout.Pulling
+		if wrong == "" && len(sets) > 0 {
+			pulling, wrong = rollout.PullingOf(w.policies, pool, len(of), now)
+		}
 		if wrong == "" {
-			pulling := rollout.PullingOf(w.policies, pool.Name, pool.Labels, len(of), now)
 			pulling.Open = pulling.Open && !pool.Spec.Paused
 			maps.Copy(out.orders, ordersOf(of, sets, pulling, now))
 		}
@@ -135,18 +146,24 @@ func setsOf(pool *mcfgv1.MachineConfigPool, all []mcfgv1.PinnedImageSet) (out []
 		return nil, api.Unreadable(pool).Error()
 	}
 	by := map[string]*mcfgv1.PinnedImageSet{}
-	var names []string
+	var selected []string
 	for i := range all {
 		by[all[i].Name] = &all[i]
 		if !selector.Empty() && selector.Matches(labels.Set(all[i].Labels)) {
-			names = append(names, all[i].Name)
+			selected = append(selected, all[i].Name)
 		}
 	}
-	slices.Sort(names)
-	for _, named := range slices.Backward(pool.Spec.PinnedImageSets) {
-		name := named.Name
-		names = append([]string{name}, slices.DeleteFunc(names, func(other string) bool { return other == name })...)
+	var names []string
+	for _, named := range pool.Spec.PinnedImageSets {
+		names = append(names, named.Name)
 	}
+	slices.Sort(selected)
+	seen := map[string]bool{}
+	names = slices.DeleteFunc(append(names, selected...), func(name string) bool {
+		before := seen[name]
+		seen[name] = true
+		return before
+	})
 	if len(names) > mostSets {
 		return nil, fmt.Sprintf("the pool has %d PinnedImageSets, and may have %d: bring images together in fewer sets",
 			len(names), mostSets)
@@ -256,6 +273,7 @@ func stateOf(of []member, sets int, wrong string, now time.Time) poolState {
 	s := poolState{wrong: wrong, sets: sets, nodes: int64(len(of))}
 	var failing []string
 	for _, m := range of {
+		s.told = s.told || m.order != nil
 		switch {
 		case m.pinned.Keeps(m.order):
 			s.keep++
@@ -277,6 +295,17 @@ func stateOf(of []member, sets int, wrong string, now time.Time) poolState {
 		s.wrong = strings.Join(failing, "; ")
 	}
 	return s
+}
+
+// hold leaves all orders as they are. Pools that have sets, or nodes with an order, say why.
+func (d *decision) hold(why string) {
+	d.orders = nil
+	for name, s := range d.pools {
+		if s.told || s.sets > 0 {
+			s.wrong = "nodes keep the images that they have: " + why
+			d.pools[name] = s
+		}
+	}
 }
 
 // lost returns a set that nodes were told of and that is not there any more, and when a node was told of it.
@@ -305,25 +334,19 @@ func lost(w world) (name string, told time.Time) {
 // show brings a pool's status up to date, and reports whether that changes anything. A pool that never had sets says
 // nothing of them.
 func show(status *mcfgv1.MachineConfigPoolStatus, s poolState, generation int64, now time.Time) bool {
-	const kind = mcfgv1.MachineConfigPoolPinnedImageSetsDegraded
-	at := slices.IndexFunc(status.Conditions, func(c mcfgv1.MachineConfigPoolCondition) bool { return c.Type == kind })
-	if s.sets == 0 && s.wrong == "" && at < 0 && len(status.PoolSynchronizersStatus) == 0 {
+	c := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolPinnedImageSetsDegraded,
+		Status: corev1.ConditionFalse}
+	said := slices.ContainsFunc(status.Conditions, func(old mcfgv1.MachineConfigPoolCondition) bool {
+		return old.Type == c.Type
+	})
+	if s.sets == 0 && s.wrong == "" && !said && len(status.PoolSynchronizersStatus) == 0 {
 		return false
 	}
-	c := mcfgv1.MachineConfigPoolCondition{Type: kind, Status: corev1.ConditionFalse,
-		LastTransitionTime: metav1.NewTime(now)}
 	if s.wrong != "" {
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "PrefetchFailed", api.ShortReason(s.wrong)
 	}
-	before := status.DeepCopy()
-	if at < 0 {
-		status.Conditions = append(status.Conditions, c)
-	} else {
-		if old := status.Conditions[at]; old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
-		status.Conditions[at] = c
-	}
+	changed := source.SetPoolConditions(&status.Conditions, metav1.NewTime(now), c)
+	before := status.PoolSynchronizersStatus
 	status.PoolSynchronizersStatus = nil
 	if s.sets > 0 {
 		status.PoolSynchronizersStatus = []mcfgv1.PoolSynchronizerStatus{{
@@ -332,6 +355,5 @@ func show(status *mcfgv1.MachineConfigPoolStatus, s poolState, generation int64,
 			ObservedGeneration: generation,
 		}}
 	}
-	return !slices.Equal(before.Conditions, status.Conditions) ||
-		!slices.Equal(before.PoolSynchronizersStatus, status.PoolSynchronizersStatus)
+	return changed || !slices.Equal(before, status.PoolSynchronizersStatus)
 }

@@ -126,6 +126,53 @@ func TestNodesOfAPoolPullAsManyAtATimeAsMay(t *testing.T) {
 	expect("five at once, the one that failed among them", 0, 1, 3, 4, 5, 6, 7)
 }
 
+func TestAPoolWhosePolicyIsAwayKeepsItsOrders(t *testing.T) {
+	t.Parallel()
+	policy := api.RolloutPolicy{ObjectMeta: metav1.ObjectMeta{Name: "careful"}}
+	policy.Spec.Pools = []string{"worker"}
+	policy.Spec.Staging = &api.RolloutStaging{MinFreeMebibytes: 512, MaxConcurrent: new(intstr.FromInt(1))}
+	elsewhere := api.RolloutPolicy{ObjectMeta: metav1.ObjectMeta{Name: "careful"}}
+	for name, test := range map[string]struct {
+		note  string // the name of the policy that the pool has noted; empty: it has noted none
+		there []api.RolloutPolicy
+		kept  bool
+	}{
+		"it went with its definition":  {"careful", nil, true},
+		"people deleted it":            {"", nil, false},
+		"it selects another pool now":  {"careful", []api.RolloutPolicy{elsewhere}, false},
+		"it is there":                  {"careful", []api.RolloutPolicy{policy}, false},
+		"another policy came for it":   {"gone", []api.RolloutPolicy{policy}, false},
+		"the note can't be understood": {"?", nil, true},
+	} {
+		w := cluster(2, set("base", "worker", "a"))
+		w.policies = []api.RolloutPolicy{policy}
+		w.step()
+		before := api.Encode(w.order(0)) + api.Encode(w.order(1))
+		w.policies = test.there
+		w.pools[0].Annotations = map[string]string{}
+		switch test.note {
+		case "":
+		case "?":
+			w.pools[0].Annotations[api.RolloutPolicyKey] = "?"
+		default:
+			w.pools[0].Annotations[api.RolloutPolicyKey] = api.Encode(api.PolicyNote{Name: test.note})
+		}
+		w.sets = append(w.sets, set("more", "worker", "b"))
+		s := w.step().pools["worker"]
+		if is := api.Encode(w.order(0)) + api.Encode(w.order(1)); (is == before) != test.kept {
+			t.Errorf("%s: nodes were told %s, and are told %s", name, before, is)
+		}
+		if strings.Contains(s.wrong, "RolloutPolicy") != test.kept {
+			t.Errorf("%s: the pool says %q", name, s.wrong)
+		}
+		// Nodes let go of their images by no policy.
+		w.sets = nil
+		if s := w.step().pools["worker"]; s.wrong != "" || len(w.order(0).Sets) > 0 {
+			t.Errorf("%s: without sets the pool says %q, and a node is told %+v", name, s.wrong, w.order(0))
+		}
+	}
+}
+
 func TestANodeThatDoesNotPullTakesNoPlace(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(w *world){
@@ -257,6 +304,20 @@ func TestANodeOfAPoolThatCantBeReadKeepsItsImages(t *testing.T) {
 	if o := w.order(0); o == nil || len(o.Sets) > 0 {
 		t.Errorf("the node that left its pool is told %+v", o)
 	}
+	// A node that was told to let go is no question to the API server, however long the node does not answer.
+	if d := w.step(); !d.left.IsZero() {
+		t.Errorf("the node that lets go was told at %s", d.left)
+	}
+}
+
+func TestNodesWithoutImagesAreNotReadWhereThereAreNoSets(t *testing.T) {
+	cost := func(nodes int) float64 {
+		w := cluster(nodes)
+		return testing.AllocsPerRun(10, func() { decide(w, now) })
+	}
+	if few, many := cost(1), cost(100); many > few+10 {
+		t.Errorf("100 nodes take %v allocations, and 1 node takes %v", many, few)
+	}
 }
 
 func TestASetThatChangesOrGoesIsToldAnew(t *testing.T) {
@@ -362,6 +423,22 @@ func TestANodeLacksImagesSinceTheFirstChangeThatItHasNotFollowed(t *testing.T) {
 	at(4*time.Hour, "c", time.Hour)
 	at(5*time.Hour, "d", 5*time.Hour)
 	at(2*time.Hour, "d", 2*time.Hour) // another clock finds a time of the future
+}
+
+func TestSetsThatThePoolNamesComeFirstAndEachOnce(t *testing.T) {
+	t.Parallel()
+	w := cluster(1, set("d", "worker", "a"), set("b", "worker", "a"), set("a", "", "a"), set("c", "worker", "a"), set("e", "infra", "a"))
+	for _, name := range []string{"c", "a", "c"} {
+		w.pools[0].Spec.PinnedImageSets = append(w.pools[0].Spec.PinnedImageSets, mcfgv1.PinnedImageSetRef{Name: name})
+	}
+	sets, wrong := setsOf(&w.pools[0], w.sets)
+	got := ""
+	for _, s := range sets {
+		got += s.Name
+	}
+	if got != "cabd" || wrong != "" {
+		t.Errorf("the sets are %s, %q", got, wrong)
+	}
 }
 
 func TestTooManyImagesAreRefusedAndTakeNothingBack(t *testing.T) {

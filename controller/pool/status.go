@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -96,9 +97,7 @@ func status(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) mcfg
 	if p.Complete() {
 		s.Configuration = *pool.Spec.Configuration.DeepCopy()
 	}
-	for _, c := range conditions(p, &s) {
-		setCondition(&s, c, now)
-	}
+	source.SetPoolConditions(&s.Conditions, metav1.NewTime(now.Truncate(time.Second)), conditions(p, &s)...)
 	return s
 }
 
@@ -240,19 +239,4 @@ func said(s *mcfgv1.MachineConfigPoolStatus, kind mcfgv1.MachineConfigPoolCondit
 		}
 	}
 	return ""
-}
-
-// setCondition sets a condition. A condition whose status stays keeps its time.
-func setCondition(s *mcfgv1.MachineConfigPoolStatus, c mcfgv1.MachineConfigPoolCondition, now time.Time) {
-	c.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
-	for i, old := range s.Conditions {
-		if old.Type == c.Type {
-			if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
-				c.LastTransitionTime = old.LastTransitionTime
-			}
-			s.Conditions[i] = c
-			return
-		}
-	}
-	s.Conditions = append(s.Conditions, c)
 }

@@ -76,13 +76,3 @@ func TestNodesOfAPoolThatCanNotBeReadAreLeftAlone(t *testing.T) {
 		}
 	}
 }
-
-func TestAConditionWhoseTimeCouldNotBeReadGetsANewOne(t *testing.T) {
-	s := mcfgv1.MachineConfigPoolStatus{Conditions: []mcfgv1.MachineConfigPoolCondition{
-		{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionTrue},
-	}}
-	setCondition(&s, s.Conditions[0], time.Unix(5, 0))
-	if got := s.Conditions[0].LastTransitionTime.Unix(); got != 5 {
-		t.Errorf("it is from %d", got)
-	}
-}

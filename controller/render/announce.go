@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // announcement, followed by the name of a pool, is the task to report that the pool is about to be rendered. That is
@@ -75,7 +76,8 @@ func (r *reconciler) announce(ctx context.Context, name string) error {
 			return client.IgnoreNotFound(err)
 		}
 		changed := pool.DeepCopy()
-		if pool.DeletionTimestamp != nil || !setConditions(&changed.Status.Conditions, pendingAgain(), metav1.Now()) {
+		if pool.DeletionTimestamp != nil ||
+			!source.SetPoolConditions(&changed.Status.Conditions, metav1.Now(), pendingAgain()...) {
 			return nil
 		}
 		patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})

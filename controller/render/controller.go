@@ -33,6 +33,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/defined"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/signature"
@@ -442,7 +443,7 @@ func (r *reconciler) say(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, cs []mcfgv1.MachineConfigPoolCondition,
 ) error {
 	changed := pool.DeepCopy()
-	news := setConditions(&changed.Status.Conditions, cs, metav1.Now())
+	news := source.SetPoolConditions(&changed.Status.Conditions, metav1.Now(), cs...)
 	show(pool.Name, changed.Status.Conditions)
 	if !news {
 		return nil

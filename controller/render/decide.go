@@ -12,7 +12,6 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -308,28 +307,4 @@ func unpublished(err error) mcfgv1.MachineConfigPoolCondition {
 		Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: corev1.ConditionTrue, Reason: reasonPublishFailed,
 		Message: api.ShortReason(message),
 	}
-}
-
-// setConditions puts conditions among those of other controllers, and reports whether anything changed. The time of a
-// condition is that of the last change of its status. A new reason or message does not change the time.
-func setConditions(
-	to *[]mcfgv1.MachineConfigPoolCondition, conditions []mcfgv1.MachineConfigPoolCondition, now metav1.Time,
-) bool {
-	changed := false
-	for _, c := range conditions {
-		i := slices.IndexFunc(*to, func(old mcfgv1.MachineConfigPoolCondition) bool { return old.Type == c.Type })
-		if i < 0 {
-			c.LastTransitionTime = now
-			*to, changed = append(*to, c), true
-			continue
-		}
-		old := (*to)[i]
-		if c.LastTransitionTime = now; old.Status == c.Status && !old.LastTransitionTime.IsZero() {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
-		if c != old {
-			(*to)[i], changed = c, true
-		}
-	}
-	return changed
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -258,31 +257,6 @@ func TestAnOtherImageThanTheDefaultIsAnOverride(t *testing.T) {
 		if failure != nil || r.overridden() != test.want {
 			t.Errorf("%s: got %v, %v", what, r, failure)
 		}
-	}
-}
-
-func TestConditionsOfOthersStayAndTheTimeIsThatOfTheStatus(t *testing.T) {
-	then, now := metav1.NewTime(time.Unix(1000, 0)), metav1.NewTime(time.Unix(2000, 0))
-	cs := []mcfgv1.MachineConfigPoolCondition{
-		{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionTrue, LastTransitionTime: then},
-		{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: corev1.ConditionTrue, Message: "a", LastTransitionTime: then},
-	}
-	degraded := func(status corev1.ConditionStatus, message string) []mcfgv1.MachineConfigPoolCondition {
-		return []mcfgv1.MachineConfigPoolCondition{
-			{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: status, Message: message},
-		}
-	}
-	if setConditions(&cs, degraded(corev1.ConditionTrue, "a"), now) {
-		t.Error("the same is a change")
-	}
-	if !setConditions(&cs, degraded(corev1.ConditionTrue, "b"), now) || cs[1].LastTransitionTime != then {
-		t.Errorf("another message moved the time: %v", cs[1])
-	}
-	if !setConditions(&cs, degraded(corev1.ConditionFalse, ""), now) || cs[1].LastTransitionTime != now {
-		t.Errorf("another status kept the time: %v", cs[1])
-	}
-	if len(cs) != 2 || cs[0].LastTransitionTime != then {
-		t.Errorf("touched what is not ours: %v", cs)
 	}
 }
 

@@ -3,6 +3,9 @@
 package source
 
 import (
+	"slices"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -48,4 +51,28 @@ func ConditionsAs[C condition[T], T ~string](list []metav1.Condition) (all []C) 
 		}))
 	}
 	return all
+}
+
+// SetPoolConditions puts conditions among those of other controllers, and reports whether anything changed. The time of
+// a condition is that of the last change of its status. A new reason or message does not change the time.
+func SetPoolConditions(to *[]mcfgv1.MachineConfigPoolCondition, now metav1.Time,
+	conditions ...mcfgv1.MachineConfigPoolCondition,
+) bool {
+	changed := false
+	for _, c := range conditions {
+		i := slices.IndexFunc(*to, func(old mcfgv1.MachineConfigPoolCondition) bool { return old.Type == c.Type })
+		if i < 0 {
+			c.LastTransitionTime = now
+			*to, changed = append(*to, c), true
+			continue
+		}
+		old := (*to)[i]
+		if c.LastTransitionTime = now; old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		if c != old {
+			(*to)[i], changed = c, true
+		}
+	}
+	return changed
 }

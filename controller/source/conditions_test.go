@@ -74,3 +74,30 @@ func TestTheLatestConditionSaysWhetherAnObjectHasFailed(t *testing.T) {
 		said = conditions
 	}
 }
+
+func TestConditionsOfOthersStayAndTheTimeIsThatOfTheStatus(t *testing.T) {
+	then, now := metav1.NewTime(time.Unix(1000, 0)), metav1.NewTime(time.Unix(2000, 0))
+	cs := []mcfgv1.MachineConfigPoolCondition{
+		{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionTrue, LastTransitionTime: then},
+		{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: corev1.ConditionTrue, Message: "a", LastTransitionTime: then},
+	}
+	degraded := func(status corev1.ConditionStatus, message string) mcfgv1.MachineConfigPoolCondition {
+		return mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: status, Message: message}
+	}
+	if SetPoolConditions(&cs, now, degraded(corev1.ConditionTrue, "a")) {
+		t.Error("the same is a change")
+	}
+	if !SetPoolConditions(&cs, now, degraded(corev1.ConditionTrue, "b")) || cs[1].LastTransitionTime != then {
+		t.Errorf("another message moved the time: %v", cs[1])
+	}
+	if !SetPoolConditions(&cs, now, degraded(corev1.ConditionFalse, "")) || cs[1].LastTransitionTime != now {
+		t.Errorf("another status kept the time: %v", cs[1])
+	}
+	if len(cs) != 2 || cs[0].LastTransitionTime != then {
+		t.Errorf("touched what is not ours: %v", cs)
+	}
+	cs[0].LastTransitionTime = metav1.Time{}
+	if SetPoolConditions(&cs, now, cs[0]); cs[0].LastTransitionTime != now {
+		t.Errorf("a condition whose time could not be read is from %s", cs[0].LastTransitionTime)
+	}
+}

@@ -19,11 +19,32 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/noderefit/noderefit/machineconfig"
 )
+
+// Annotate sets an annotation of a Node, and removes the annotation where the value is empty. A Node that is gone is no
+// error. A Node that was made again under the same name is left alone: the error is a conflict.
+func Annotate(ctx context.Context, to client.Client, n *corev1.Node, key, value string) error {
+	var is any
+	if value != "" {
+		is = value
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": n.UID, "annotations": map[string]any{key: is}}})
+	if err != nil {
+		return err
+	}
+	about := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+	err = to.Patch(ctx, about, client.RawPatch(types.MergePatchType, patch))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing annotation %s of Node/%s: %w", key, n.Name, err)
+	}
+	return nil
+}
 
 // World is what Look reads of the cluster. The objects belong to the cache.
 type World struct {

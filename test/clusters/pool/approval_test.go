@@ -218,7 +218,7 @@ func TestNodesStageInTheirWindowsAndGoInOthers(t *testing.T) {
 	l.inForce("nightly")
 	l.agents.change(func(a *ahead) { a.slow["w-1"] = true })
 	l.target("worker", configB)
-	l.heldBy("worker", "OutsideWindow", "the next one opens at "+evening(22, 0).Format(time.RFC3339))
+	l.heldBy("worker", "OutsideWindow", "the next one opens at "+windowTime(evening(22, 0)))
 	if got := l.orders("w-0", "w-1"); len(got) > 0 {
 		t.Errorf("asked outside the windows of staging: %v", got)
 	}

@@ -266,6 +266,9 @@ func evening(hour, minute int) time.Time {
 	return time.Date(day.Year(), day.Month(), day.Day(), hour, minute, 0, 0, time.UTC)
 }
 
+// windowTime is how a sentence has the time at which a window opens.
+func windowTime(at time.Time) string { return at.Format("2006-01-02T15:04:05-07:00") }
+
 // number is a metric's value.
 func number(t *testing.T, text string) int64 {
 	t.Helper()
@@ -281,7 +284,7 @@ func TestAWindowOpensAndClosesInTheMiddleOfARollout(t *testing.T) {
 	l.setClock(evening(12, 0))
 	l.mustPolicy("nightly", `{"pools":["worker"],"windows":{"open":[{"cron":"0 22 * * *","durationMinutes":60}]}}`)
 	l.until("the policy is read", func() bool { return l.ready("nightly") == "True "+api.RolloutInForce })
-	opens := evening(22, 0).Format(time.RFC3339)
+	opens := windowTime(evening(22, 0))
 	for _, name := range []string{"w-0", "w-1"} {
 		l.agents.hold(name, true)
 	}

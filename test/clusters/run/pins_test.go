@@ -4,6 +4,7 @@ package run
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/pins"
+	"github.com/noderefit/noderefit/test/lab/cluster"
 	"github.com/noderefit/noderefit/test/lab/fakeruntime"
 )
 
@@ -171,18 +173,25 @@ func TestPins(t *testing.T) {
 func TestPinsStay(t *testing.T) {
 	n := newNode(t)
 	runtime := n.withRuntime()
-	a, b := pinnable("a"), pinnable("b")
-	runtime.Offer(a, b)
+	a, b, c := pinnable("a"), pinnable("b"), pinnable("c")
+	runtime.Offer(a, b, c)
 	base := n.set(n.name, a)
 	n.pinned(n.pins(true, base))
 
 	// A set that can't be read takes nothing back: it went with its definition, or the API server is away.
 	gone := *base
 	gone.Name += "-gone"
-	lists := runtime.Asked("ListImages")
+	labelled := runtime.Asked("Update")
 	n.pins(true, &gone)
-	n.pins(true, base)
-	n.until("the runtime was asked again", func() bool { return runtime.Asked("ListImages") > lists })
+	n.until("the set that is gone was asked for", func() bool {
+		return slices.ContainsFunc(n.requests(), func(r cluster.Request) bool {
+			return r.Verb == "get" && r.Object.Resource == "pinnedimagesets" && r.Object.Name == gone.Name
+		})
+	})
+	n.pinned(n.pins(true, n.set(n.name, a, c)))
+	if got := runtime.Asked("Update") - labelled; got != 1 {
+		t.Errorf("labels were changed %d times, for one image more", got)
+	}
 	n.patch(`{"metadata":{"annotations":{%q:null}}}`, api.PinOrderKey)
 	n.wait("one that says nothing", func(_ *corev1.Node, is api.Node) bool { return is.Pinned == nil })
 	if l := runtime.Labels(a); l["noderefit.dev/pinned"] != "true" {
@@ -194,7 +203,7 @@ func TestPinsStay(t *testing.T) {
 	defer goOn()
 	base = n.set(n.name, a, b)
 	o := n.pins(true, base)
-	n.until("the pull has begun", func() bool { return runtime.Asked("PullImage") == 2 })
+	n.until("the pull has begun", func() bool { return runtime.Asked("PullImage") == 3 })
 	config := n.render([]string{"quiet"}, "b")
 	n.desire(config)
 	n.waitState(api.Done, config)

@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/random"
@@ -248,19 +251,46 @@ func pullsPinsAndUnpins(t *testing.T, h runtimed) {
 	}
 }
 
-// A pull that is under way ends when the disk comes below its floor, or when the agent gives it up.
+// silent is a registry that takes connections, and answers none. The host reaches it at the address of the listener.
+func (h *holder) silent() net.Listener {
+	h.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(h.t, err)
+	h.t.Cleanup(func() { _ = listener.Close() })
+	must(h.t, h.ConnectAt(listener.Addr().String(), listener.Addr().String()))
+	return listener
+}
+
+// A pull that is under way ends when the agent gives it up: containerd closes its connection to the registry.
 func TestAPullThatIsGivenUpEnds(t *testing.T) {
 	h := newHolder(t)
-	a := h.push("shop/a")
 	host, err := pins.New(h.root())
 	must(t, err)
 	defer host.Close()
-	h.Unplug(true)
+	registry := h.silent()
+	a := registry.Addr().String() + "/shop/a@sha256:" + strings.Repeat("a", 64)
 	ctx, cancel := context.WithCancelCause(h.ctx)
 	stop := errors.New("an update comes first")
-	go cancel(stop)
+	pulls := make(chan net.Conn, 1)
+	go func() {
+		defer close(pulls)
+		if pull, err := registry.Accept(); err == nil {
+			pulls <- pull
+			cancel(stop)
+		}
+	}()
 	if _, err := host.Keep(ctx, pins.Order{Images: []string{a}, Pull: true, Runtime: "containerd"}); !errors.Is(err, stop) {
 		t.Errorf("the pull ends with %v", err)
+	}
+	must(t, registry.Close())
+	if pull := <-pulls; pull == nil {
+		t.Error("no pull has begun")
+	} else {
+		defer pull.Close()
+		must(t, pull.SetReadDeadline(time.Now().Add(patience)))
+		if _, err := io.Copy(io.Discard, pull); err != nil {
+			t.Errorf("containerd goes on with the pull: %v", err)
+		}
 	}
 	for _, runtime := range []string{"cri-o", "docker"} {
 		_, err := host.Keep(h.ctx, pins.Order{Images: []string{a}, Pull: true, Runtime: runtime})

@@ -33,6 +33,7 @@ type Runtime struct {
 	hold   chan struct{}                // not nil: pulls wait until it is closed
 	hidden map[string]bool              // the images that it has and does not name
 	noPins bool                         // whether it does not say what is pinned
+	login  string                       // the user and the password that the registry asks for; empty: it asks for none
 }
 
 // Start plays a runtime on the host whose root is at a directory.
@@ -64,6 +65,13 @@ func (r *Runtime) Offer(images ...string) {
 	for _, image := range images {
 		r.offers[image] = true
 	}
+}
+
+// Guard has the registry ask for a user and a password.
+func (r *Runtime) Guard(user, password string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.login = user + ":" + password
 }
 
 // Hold has pulls wait until the function that it returns is called.
@@ -164,8 +172,10 @@ func (r *Runtime) call(q *http.Request, method string, body []byte) (code, text 
 	case "ImageFsInfo":
 		return "0", "", nested(1, nested(2, text1("/var")))
 	case "PullImage":
-		image := inner(inner(body, 1), 1)
+		image, auth := inner(inner(body, 1), 1), inner(body, 2)
 		switch {
+		case r.login != "" && r.login != string(inner(auth, 1))+":"+string(inner(auth, 2)):
+			return "2", "failed to authorize the pull", nil
 		case !r.offers[string(image)]:
 			return "5", "failed to resolve image: " + string(image) + ": not found", nil
 		case r.has[string(image)] == nil:

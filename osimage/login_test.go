@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package osimage
+
+import (
+	"encoding/base64"
+	"io/fs"
+	"strings"
+	"testing"
+)
+
+func TestCredentialsAreThoseOfTheLongestName(t *testing.T) {
+	t.Parallel()
+	auth := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+	files := map[string]string{KubeletAuthPath: `{"auths":{"quay.io":{"auth":"` + auth("all:1") + `"},
+		"quay.io/team":{"auth":"` + auth("team:2:3") + `"},"https://index.docker.io/v1/":{"auth":"` + auth("hub:4") + `"},
+		"https://registry.example.com:5000/":{"username":"u","password":"p"},"quay.io/team/none":{}}}`}
+	read := func(path string) ([]byte, error) {
+		if text, is := files[path]; is {
+			return []byte(text), nil
+		}
+		return nil, fs.ErrNotExist
+	}
+	for repository, want := range map[string]string{
+		"quay.io/other/a":             "all 1",
+		"quay.io/team/a":              "team 2:3",
+		"quay.io/team/none":           "team 2:3",
+		"quay.io/teams/a":             "all 1",
+		"docker.io/library/a":         "hub 4",
+		"registry.example.com:5000/x": "u p",
+		"registry.example.com/x":      " ",
+		"my.quay.io/team/a":           " ",
+	} {
+		for name, login := range map[string]func(func(string) ([]byte, error), string) (string, string, error){
+			"the kubelet's": KubeletLogin, "the host's": Login,
+		} {
+			if user, password, err := login(read, repository); err != nil || user+" "+password != want {
+				t.Errorf("%s: %s: %s %s, %v", repository, name, user, password, err)
+			}
+		}
+	}
+	// What the tools for the OS have does not count for pods.
+	files[AuthPaths[0]] = `{"auths":{"quay.io":{"username":"os","password":"5"}}}`
+	if user, _, err := Login(read, "quay.io/team/a"); user != "os" || err != nil {
+		t.Errorf("for the OS the user is %q, %v", user, err)
+	}
+	if user, _, err := KubeletLogin(read, "quay.io/team/a"); user != "team" || err != nil {
+		t.Errorf("for pods the user is %q, %v", user, err)
+	}
+	files[KubeletAuthPath] = "{secret"
+	if _, _, err := KubeletLogin(read, "quay.io/a"); err == nil || !strings.Contains(err.Error(), KubeletAuthPath) ||
+		strings.Contains(err.Error(), "secret") {
+		t.Errorf("a file that is no JSON: %v", err)
+	}
+}
