@@ -23,6 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/clusterapi"
@@ -111,16 +112,17 @@ func (o *clusterAPIOptions) run() error {
 			clusterapi.Options{Namespace: o.namespace, Cluster: o.cluster, Pools: o.pools}, log),
 		ReadTimeout: clusterAPITimeout, WriteTimeout: clusterAPITimeout, IdleTimeout: time.Minute,
 		ErrorLog: zap.NewStdLog(zap.NewNop()), // the log has no errors of clients that send nothing sensible
-		TLSConfig: &tls.Config{
-			MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate,
-			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return o.demand(watcher) },
-		},
 	}
+	secure := tls.NewListener(listener, &tls.Config{
+		MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return o.demand(watcher) },
+	})
 	if _, err := o.demand(watcher); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	group.Go(func() error { return watcher.Start(ctx) })
-	cli.Serve(ctx, group, server, clusterAPITimeout, func() error { return server.ServeTLS(listener, "", "") })
+	runnable := manager.Server{Server: server, Listener: secure, ShutdownTimeout: new(clusterAPITimeout)}
+	group.Go(func() error { return runnable.Start(ctx) })
 	log.Info("serving", "version", version, "https", listener.Addr().String(), "cluster", o.cluster)
 	return group.Wait()
 }

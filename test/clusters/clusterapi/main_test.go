@@ -150,7 +150,9 @@ func (l *lab) run(program string, args ...string) {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			l.t.Error(err)
 		}
-		_ = cmd.Wait()
+		if err := cmd.Wait(); err != nil {
+			l.t.Errorf("%s ended by SIGTERM with %v", args[0], err)
+		}
 		if l.t.Failed() || strings.Contains(log.String(), "panic:") {
 			l.t.Errorf("%s said:\n%s", args[0], log.String())
 		}
