@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -62,8 +61,7 @@ func newPlayed() *played {
 	}
 	for _, name := range []string{"m1", "m2"} {
 		p.nodes = append(p.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + name,
-			Labels:      map[string]string{api.NodeRole + "worker": ""},
-			Annotations: map[string]string{machineAnnotation: name, namespaceAnnotation: "fleet"}},
+			Labels: map[string]string{api.NodeRole + "worker": ""}},
 			Spec: corev1.NodeSpec{ProviderID: "lab://" + name},
 			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 				{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
@@ -80,9 +78,8 @@ func (p *played) render(name string) {
 
 // moves has a node say where it is.
 func (p *played) moves(node int, config string, state api.State) {
-	a := maps.Clone(p.nodes[node].Annotations)
-	a[api.CurrentConfig], a[api.DesiredConfig], a[api.StateKey] = config, config, string(state)
-	p.nodes[node].Annotations = a
+	p.nodes[node].Annotations = map[string]string{
+		api.CurrentConfig: config, api.DesiredConfig: config, api.StateKey: string(state)}
 }
 
 // document is a request that Cluster API's own types made, changed as a test says.

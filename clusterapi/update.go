@@ -30,11 +30,9 @@ const (
 	madeKey = "noderefit.dev/cluster-api"
 	// prefix, with the name of the pool behind it, is the name of such a MachineConfig.
 	prefix = "50-cluster-api-"
-	// What Cluster API writes on Machines and Nodes.
-	deploymentLabel     = "cluster.x-k8s.io/deployment-name"
-	controlPlaneLabel   = "cluster.x-k8s.io/control-plane"
-	machineAnnotation   = "cluster.x-k8s.io/machine"
-	namespaceAnnotation = "cluster.x-k8s.io/cluster-namespace"
+	// Labels that Cluster API writes on Machines.
+	deploymentLabel   = "cluster.x-k8s.io/deployment-name"
+	controlPlaneLabel = "cluster.x-k8s.io/control-plane"
 	// deadAfter is how long a node is not ready until its machine's update is not waited for any more.
 	deadAfter = 15 * time.Minute
 	// contentAtMost bounds the Ignition config that a MachineConfig carries, which the record has once more.
@@ -292,14 +290,10 @@ func (t *target) node(m machine) (*corev1.Node, stage) {
 	return n, stage{}
 }
 
-// nodeOf reports whether a node is the machine's. A kubelet can write the annotations of its own Node, but not change
-// its provider's id.
+// nodeOf reports whether a node is the machine's, by the provider's id alone. A kubelet can write any annotation of its
+// own Node, but not change the id.
 func nodeOf(n *corev1.Node, m machine) bool {
-	if m.Spec.ProviderID != "" {
-		return n.Spec.ProviderID == m.Spec.ProviderID
-	}
-	return n.Annotations[machineAnnotation] == m.Metadata.Name &&
-		n.Annotations[namespaceAnnotation] == m.Metadata.Namespace
+	return m.Spec.ProviderID != "" && n.Spec.ProviderID == m.Spec.ProviderID
 }
 
 func temporary(err error) error {

@@ -401,11 +401,16 @@ func TestAWrongPoolWritesNothing(t *testing.T) {
 // The provider's id says whose a node is. A kubelet can write any annotations on its own Node.
 func TestANodeIsItsMachinesByTheProvidersID(t *testing.T) {
 	s := newStand(t)
-	s.nodes[1].Annotations = s.nodes[0].Annotations
+	s.nodes[1].Annotations = map[string]string{
+		"cluster.x-k8s.io/machine": "m1", "cluster.x-k8s.io/cluster-namespace": "fleet"}
 	s.nodes[0].Spec.ProviderID, s.nodes[1].Spec.ProviderID = "lab://m2", "lab://other"
 	s.update("m1", files("2", ""), waits, "no Node of the machine m1")
 	s.nodes[0].Spec.ProviderID, s.nodes[1].Spec.ProviderID = "lab://m1", "lab://m1"
 	s.update("m1", files("2", ""), waits, "node-m1 and node-m2")
+	s.nodes[0].Spec.ProviderID = ""
+	s.update("m1", files("2", ""), waits, "no Node of the machine m1", func(doc any) {
+		put(doc, "", "desired", "machine", "spec", "providerID")
+	})
 	if len(s.configs) > 0 {
 		t.Errorf("written: %v", s.configs)
 	}

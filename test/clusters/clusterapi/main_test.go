@@ -162,8 +162,7 @@ func (l *lab) run(program string, args ...string) {
 // node adds a ready node of a machine.
 func (l *lab) node(name, machine string) {
 	l.t.Helper()
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.NodeRole + pool: ""},
-		Annotations: map[string]string{"cluster.x-k8s.io/machine": machine, "cluster.x-k8s.io/cluster-namespace": "fleet"}},
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.NodeRole + pool: ""}},
 		Spec: corev1.NodeSpec{ProviderID: "lab://" + machine}}
 	n, err := l.Client.CoreV1().Nodes().Create(l.t.Context(), n, metav1.CreateOptions{})
 	l.must(err)
