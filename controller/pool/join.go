@@ -104,7 +104,7 @@ func (r *reconciler) label(ctx context.Context, pools []*mcfgv1.MachineConfigPoo
 // account what another writer has changed, so a conflict makes no event.
 func (r *reconciler) tellUnlabelled(ctx context.Context, n *corev1.Node, err error) {
 	if ctx.Err() == nil && !conflicts(err) {
-		r.notLabelled(n, fmt.Sprintf("the node is sent to no configuration until it has its label, for an hour at most: %v", err))
+		r.notLabelled(n, fmt.Sprintf("until it has its label, for an hour at most, the node is sent nowhere: %v", err))
 	}
 }
 
@@ -329,7 +329,9 @@ func selected(s *metav1.LabelSelector) (map[string]string, error) {
 func labelPatch(n *corev1.Node, missing map[string]string) []byte {
 	const path = "/metadata/labels"
 	ops := []operation{{"test", "/metadata/uid", n.UID}}
-	if n.Annotations != nil {
+	if n.Annotations == nil { // the path of a single annotation would be an error
+		ops = append(ops, operation{"test", "/metadata/annotations", nil})
+	} else {
 		ops = append(ops, operation{"test", annotationPath(api.DesiredConfig), nil})
 	}
 	if n.Labels == nil {

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/google/go-cmp/cmp"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	certv1 "k8s.io/api/certificates/v1"
@@ -311,6 +313,35 @@ func TestARefusedLabelIsToldOnce(t *testing.T) {
 	j.client = r
 	if labels, said := j.look(t, "new"); len(labels) != 1 || !strings.HasPrefix(said, "Normal Labelled ") {
 		t.Errorf("not refused any more: %v, %q", labels, said)
+	}
+}
+
+// The patch of a label rests on a node that was never sent anywhere, whatever annotations the node had.
+func TestALabelIsForANodeThatIsStillNew(t *testing.T) {
+	missing := map[string]string{api.NodeRole + "infra": ""}
+	for name, test := range map[string]struct {
+		was, is map[string]string
+		good    bool
+	}{
+		"no annotations":              {nil, nil, true},
+		"other annotations":           {map[string]string{"a": "b"}, map[string]string{"a": "c"}, true},
+		"sent meanwhile":              {map[string]string{"a": "b"}, map[string]string{api.DesiredConfig: "rendered-worker-a"}, false},
+		"sent, without an annotation": {nil, map[string]string{api.DesiredConfig: "rendered-worker-a"}, false},
+	} {
+		n := registered("new", nil)
+		n.Annotations = test.was
+		patch, err := jsonpatch.DecodePatch(labelPatch(n, missing))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Annotations = test.is
+		text, err := json.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := patch.Apply(text); (err == nil) != test.good {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
