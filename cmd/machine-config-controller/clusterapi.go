@@ -13,14 +13,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/zapr"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -78,13 +76,11 @@ Whatever else changes is left to Cluster API, which replaces the machine.`,
 }
 
 func (o *clusterAPIOptions) run() error {
-	logger, err := zap.NewProduction()
+	log, err := logging()
 	if err != nil {
-		return fmt.Errorf("starting the log: %w", err)
+		return err
 	}
-	log := zapr.NewLogger(logger)
-	ctrl.SetLogger(log)
-	config, err := (&runOptions{kubeconfig: o.kubeconfig}).config()
+	config, err := restConfig(o.kubeconfig)
 	if err != nil {
 		return err
 	}
