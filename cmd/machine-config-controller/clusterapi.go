@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -109,13 +109,13 @@ func (o *clusterAPIOptions) run() error {
 		ReadTimeout: clusterAPITimeout, WriteTimeout: clusterAPITimeout, IdleTimeout: time.Minute,
 		ErrorLog: zap.NewStdLog(zap.NewNop()), // the log has no errors of clients that send nothing sensible
 	}
-	secure := tls.NewListener(listener, &tls.Config{
-		MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return o.demand(watcher) },
-	})
-	if _, err := o.demand(watcher); err != nil {
+	base := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}
+	if _, err := o.demand(base); err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	secure := tls.NewListener(listener, &tls.Config{
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return o.demand(base) },
+	})
 	group.Go(func() error { return watcher.Start(ctx) })
 	runnable := manager.Server{Server: server, Listener: secure, ShutdownTimeout: new(clusterAPITimeout)}
 	group.Go(func() error { return runnable.Start(ctx) })
@@ -123,22 +123,18 @@ func (o *clusterAPIOptions) run() error {
 	return group.Wait()
 }
 
-// demand returns the configuration of TLS that demands the certificate of a client with one of the names. The
+// demand returns a configuration of TLS that demands besides the certificate of a client with one of the names. The
 // authorities are read anew each time.
-func (o *clusterAPIOptions) demand(watcher *certwatcher.CertWatcher) (*tls.Config, error) {
-	text, err := os.ReadFile(o.clientCA)
+func (o *clusterAPIOptions) demand(base *tls.Config) (*tls.Config, error) {
+	authorities, err := cert.NewPool(o.clientCA)
 	if err != nil {
-		return nil, fmt.Errorf("reading client authorities: %w", err)
+		return nil, fmt.Errorf("reading client authorities, which --client-ca names: %w", err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("reading client authorities: there is no certificate in " + o.clientCA)
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate, ClientAuth: tls.RequireAndVerifyClientCert,
-		ClientCAs: pool, SessionTicketsDisabled: true, // a session would outlive a change of the authorities
-		VerifyConnection: func(s tls.ConnectionState) error { return o.named(s.PeerCertificates[0]) },
-	}, nil
+	c := base.Clone()
+	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, authorities
+	c.SessionTicketsDisabled = true // a session would outlive a change of the authorities
+	c.VerifyConnection = func(s tls.ConnectionState) error { return o.named(s.PeerCertificates[0]) }
+	return c, nil
 }
 
 // named returns an error unless a certificate has one of the names.
