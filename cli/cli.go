@@ -50,6 +50,22 @@ func (e UsageError) Unwrap() error { return e.Err }
 // ExitStatus returns ExitUsage.
 func (UsageError) ExitStatus() int { return ExitUsage }
 
+// UnreachableError is the error of a goal that no further try can reach, such as a desired state that the nodes can't
+// reach from their present one.
+type UnreachableError struct{ Err error }
+
+// Unreachablef returns an UnreachableError with a text in the format of fmt.Errorf.
+func Unreachablef(format string, args ...any) error {
+	return UnreachableError{fmt.Errorf(format, args...)}
+}
+
+func (e UnreachableError) Error() string { return e.Err.Error() }
+
+func (e UnreachableError) Unwrap() error { return e.Err }
+
+// ExitStatus returns ExitUnreachable.
+func (UnreachableError) ExitStatus() int { return ExitUnreachable }
+
 // coded is an error with its own exit code.
 type coded interface {
 	error
