@@ -505,10 +505,12 @@ type book struct {
 	read  map[string]*machineconfig.Config
 }
 
-// config returns a rendered configuration, nil if the cluster lacks it or if it can't be read.
+// config returns the rendered configuration of a name, which may also be that of what a node has made of it. The result
+// is nil if the cluster lacks it or if it can't be read.
 func (b *book) config(name string) (*machineconfig.Config, error) {
-	if name == "" || strings.HasPrefix(name, prefix) {
-		return nil, nil
+	name = api.Rendered(name)
+	if api.Content(name) == name {
+		return nil, nil // not a name of a rendered configuration
 	}
 	if c, known := b.read[name]; known {
 		return c, nil
