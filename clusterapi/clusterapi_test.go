@@ -162,8 +162,7 @@ func TestChangesOfFilesAreMadeInPlaceAndAllElseIsLeft(t *testing.T) {
 		says    string // why there is no patch
 	}{
 		"a file has changed, and one came":   {},
-		"another file of a Secret":           {changes: []string{`"key": "k"`, `"key": "k"`}},
-		"no file has changed":                {changes: []string{content, `"content": "1"`, "/etc/b", "/etc/a"}, says: "twice"},
+		"a path that is there twice":         {changes: []string{"/etc/b", "/etc/a"}, says: "/etc/a is there twice"},
 		"a template of cloud-init":           {changes: []string{content, `"content": "{{ ds.meta_data.hostname }}"`}, says: "template"},
 		"a comment of a template":            {changes: []string{content, `"content": "a{# b"`}, says: "template"},
 		"a path that is a template":          {changes: []string{"/etc/b", "/etc/{{ v1.name }}"}, says: "template"},
@@ -236,6 +235,13 @@ func patched(t *testing.T, body []byte, object string, p *patch) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the patch makes\n%v\nand not\n%v", got, want)
+	}
+}
+
+func TestWhereNoFileChangesNothingIsMadeInPlace(t *testing.T) {
+	out := newStand(t).can(files("1", ""), files("1", ""))
+	if out.Status != success || out.BootstrapConfigTemplatePatch != nil || !strings.Contains(out.Message, "no file has changed") {
+		t.Errorf("%+v", out)
 	}
 }
 
