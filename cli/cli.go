@@ -27,12 +27,12 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// Exit codes with the same meaning in all programs (docs/commands.md). ExitUnreachable is for a goal that no further
+// Exit codes with the same meaning in all programs (docs/commands.md). exitUnreachable is for a goal that no further
 // try can reach.
 const (
 	exitFailed      = 1
 	ExitUsage       = 2
-	ExitUnreachable = 3
+	exitUnreachable = 3
 	// signalled is added to the number of a signal.
 	signalled = 128
 )
@@ -63,8 +63,8 @@ func (e UnreachableError) Error() string { return e.Err.Error() }
 
 func (e UnreachableError) Unwrap() error { return e.Err }
 
-// ExitStatus returns ExitUnreachable.
-func (UnreachableError) ExitStatus() int { return ExitUnreachable }
+// ExitStatus returns exitUnreachable.
+func (UnreachableError) ExitStatus() int { return exitUnreachable }
 
 // coded is an error with its own exit code.
 type coded interface {
