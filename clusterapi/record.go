@@ -105,7 +105,7 @@ func (t *target) made(config []byte) *mcfgv1.MachineConfig {
 		mc = t.present.DeepCopy()
 	}
 	mc.Labels = t.labels()
-	mc.Annotations = map[string]string{madeKey: api.Encode(t.record)}
+	mc.Annotations = map[string]string{api.ClusterAPIKey: api.Encode(t.record)}
 	mc.Spec.Config.Raw = config
 	return mc
 }

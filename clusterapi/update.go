@@ -24,11 +24,7 @@ import (
 )
 
 const (
-	// poolKey is the annotation of a Machine, by the template of its MachineSet, that names the pool of its node.
-	poolKey = "noderefit.dev/pool"
-	// madeKey is the annotation of a MachineConfig that this package made: a record.
-	madeKey = "noderefit.dev/cluster-api"
-	// prefix, with the name of the pool behind it, is the name of such a MachineConfig.
+	// prefix, with the name of the pool behind it, is the name of a MachineConfig that this package made.
 	prefix = "50-cluster-api-"
 	// Labels that Cluster API writes on Machines.
 	deploymentLabel   = "cluster.x-k8s.io/deployment-name"
@@ -98,11 +94,12 @@ func (e *Extension) find(ctx context.Context, m machine) (*target, error) {
 	}
 	of := m.Namespace + "/" + m.Labels[deploymentLabel]
 	t := &target{
-		pool: m.Annotations[poolKey],
+		pool: m.Annotations[api.MachinePoolKey],
 		b:    &book{ctx: ctx, nodes: e.nodes, read: map[string]*machineconfig.Config{}},
 	}
 	if t.pool == "" {
-		return nil, fmt.Errorf("the machine has no annotation %s; the template of its MachineDeployment can have it", poolKey)
+		return nil, fmt.Errorf("the machine has no annotation %s; the template of its MachineDeployment can have it",
+			api.MachinePoolKey)
 	}
 	if err := e.may(m, t.pool); err != nil {
 		return nil, err
@@ -126,7 +123,7 @@ func (e *Extension) find(ctx context.Context, m machine) (*target, error) {
 	}
 	t.carried = carriedBy(t.present)
 	if t.present != nil {
-		if t.record, err = api.Decode[record](t.present.Annotations, madeKey); err != nil || t.record.Of != of {
+		if t.record, err = api.Decode[record](t.present.Annotations, api.ClusterAPIKey); err != nil || t.record.Of != of {
 			return nil, fmt.Errorf("MachineConfig/%s is of %q, and not of %s: machines of one MachineDeployment alone can be "+
 				"updated through a pool", t.present.Name, t.record.Of, of)
 		}
@@ -284,8 +281,8 @@ func (t *target) node(m machine) (*corev1.Node, stage) {
 	case conflict != nil:
 		return nil, waiting("%v", conflict)
 	case pool != t.pool:
-		return nil, waiting("node %s is in the pool %q, and the machine's annotation %s says %s", n.Name, pool, poolKey,
-			t.pool)
+		return nil, waiting("node %s is in the pool %q, and the machine's annotation %s says %s", n.Name, pool,
+			api.MachinePoolKey, t.pool)
 	}
 	return n, stage{}
 }

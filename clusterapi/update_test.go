@@ -391,7 +391,7 @@ func TestFilesThatANodeHasProvedHaveNotFailed(t *testing.T) {
 func TestAWrongPoolWritesNothing(t *testing.T) {
 	pool := func(name string) func(any) {
 		return func(doc any) {
-			put(doc, name, "desired", "machine", "metadata", "annotations", poolKey)
+			put(doc, name, "desired", "machine", "metadata", "annotations", api.MachinePoolKey)
 		}
 	}
 	controlPlane := func(doc any) {
@@ -403,7 +403,7 @@ func TestAWrongPoolWritesNothing(t *testing.T) {
 	s.update("m1", to, failed, "--pools", pool("master"))
 	s.update("m1", to, failed, "--pools", pool("master"), controlPlane)
 	if out := s.can(files("1", ""), to, func(doc any) {
-		put(doc, "master", "desired", "machineSet", "spec", "template", "metadata", "annotations", poolKey)
+		put(doc, "master", "desired", "machineSet", "spec", "template", "metadata", "annotations", api.MachinePoolKey)
 	}); out.BootstrapConfigTemplatePatch != nil {
 		t.Errorf("%+v", out)
 	}
