@@ -477,7 +477,7 @@ func (e *Extension) release(ctx context.Context, m machine, files []file) error 
 		return temporaryError{err}
 	}
 	if config == nil {
-		return nil // nobody is sent to it
+		return nil // no node is sent to a configuration that is gone
 	}
 	if path := gone(config, t.record.Left); path != "" {
 		return notYet("a new machine is needed, and would get %s as it was: the pool %s is to be rendered without it first. "+

@@ -51,7 +51,7 @@ Whatever else changes is left to Cluster API, which replaces the machine.`,
 			case o.cluster == "" || o.namespace == "":
 				return cli.Usagef("--cluster and --namespace are required")
 			case o.clientCA == "" || len(o.clients) == 0:
-				return cli.Usagef("--client-ca and --client-name are required: whoever can ask can write files on nodes")
+				return cli.Usagef("--client-ca and --client-name are required: a client that may ask can write files on nodes")
 			}
 			return cli.NoArgs(cmd, args)
 		},

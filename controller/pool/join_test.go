@@ -250,7 +250,7 @@ func TestANodeIsLabelledAsSoonAsItsPoolExistsAndNotAgain(t *testing.T) {
 	}
 }
 
-// Without a new node nobody is asked. A node that can't be known is told nothing while it is new, since it may belong to
+// Without a new node the API server is not asked for requests. A node that can't be known is told nothing while it is new, since it may belong to
 // another pool than it seems.
 func TestOnlyNewNodesAreAskedAbout(t *testing.T) {
 	j := newJoining(t, registered("new", map[string]string{api.NodeRole + "worker": ""}))
