@@ -56,7 +56,7 @@ func (c *Child) Err() error {
 	}
 }
 
-// Stop ends the process by SIGTERM, and waits for its end. The error is of a process that does not end with exit code 0.
+// Stop ends the process by SIGTERM, and waits. The error is of a process that does not end with exit code 0.
 func (c *Child) Stop() error {
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
