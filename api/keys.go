@@ -186,6 +186,16 @@ const (
 // controller writes it.
 const MadeAs = ownPrefix + "made-as"
 
+// Annotations for machines of Cluster API.
+const (
+	// MachinePoolKey is the annotation of a Machine that names the pool of its node. People write it in the template of a
+	// MachineDeployment.
+	MachinePoolKey = ownPrefix + "pool"
+	// ClusterAPIKey is the annotation of the MachineConfig that the extension for Cluster API made for a pool: JSON, what
+	// was asked for, and by which nodes. The extension writes it.
+	ClusterAPIKey = ownPrefix + "cluster-api"
+)
+
 // Labels.
 const (
 	// Role says, on a MachineConfig, which pools select it.

@@ -27,12 +27,12 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// Exit codes with the same meaning in all programs (docs/commands.md). ExitUnreachable is for a goal that no further
+// Exit codes with the same meaning in all programs (docs/commands.md). exitUnreachable is for a goal that no further
 // try can reach.
 const (
 	exitFailed      = 1
 	ExitUsage       = 2
-	ExitUnreachable = 3
+	exitUnreachable = 3
 	// signalled is added to the number of a signal.
 	signalled = 128
 )
@@ -49,6 +49,22 @@ func (e UsageError) Unwrap() error { return e.Err }
 
 // ExitStatus returns ExitUsage.
 func (UsageError) ExitStatus() int { return ExitUsage }
+
+// UnreachableError is the error of a goal that no further try can reach, such as a desired state that the nodes can't
+// reach from their present one.
+type UnreachableError struct{ Err error }
+
+// Unreachablef returns an UnreachableError with a text in the format of fmt.Errorf.
+func Unreachablef(format string, args ...any) error {
+	return UnreachableError{fmt.Errorf(format, args...)}
+}
+
+func (e UnreachableError) Error() string { return e.Err.Error() }
+
+func (e UnreachableError) Unwrap() error { return e.Err }
+
+// ExitStatus returns exitUnreachable.
+func (UnreachableError) ExitStatus() int { return exitUnreachable }
 
 // coded is an error with its own exit code.
 type coded interface {

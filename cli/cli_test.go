@@ -14,10 +14,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-type unreachable struct{ error }
-
-func (unreachable) ExitStatus() int { return ExitUnreachable }
-
 func TestAnErrorHasTheExitCodeOfWhatItWraps(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
@@ -33,7 +29,7 @@ func TestAnErrorHasTheExitCodeOfWhatItWraps(t *testing.T) {
 		"a failure":                   {broken, exitFailed},
 		"usage":                       {Usagef("flag -x: %w", broken), ExitUsage},
 		"usage, wrapped":              {fmt.Errorf("reading: %w", Usagef("flag -x")), ExitUsage},
-		"unreachable, beside another": {errors.Join(broken, unreachable{broken}), ExitUnreachable},
+		"unreachable, beside another": {errors.Join(broken, Unreachablef("goal: %w", broken)), exitUnreachable},
 		"the exit code of a child":    {fmt.Errorf("running false: %w", child), exitFailed},
 	} {
 		if got := ExitCode(test.err); got != test.want {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -62,8 +61,7 @@ func newPlayed() *played {
 	}
 	for _, name := range []string{"m1", "m2"} {
 		p.nodes = append(p.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + name,
-			Labels:      map[string]string{api.NodeRole + "worker": ""},
-			Annotations: map[string]string{machineAnnotation: name, namespaceAnnotation: "fleet"}},
+			Labels: map[string]string{api.NodeRole + "worker": ""}},
 			Spec: corev1.NodeSpec{ProviderID: "lab://" + name},
 			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 				{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
@@ -80,9 +78,8 @@ func (p *played) render(name string) {
 
 // moves has a node say where it is.
 func (p *played) moves(node int, config string, state api.State) {
-	a := maps.Clone(p.nodes[node].Annotations)
-	a[api.CurrentConfig], a[api.DesiredConfig], a[api.StateKey] = config, config, string(state)
-	p.nodes[node].Annotations = a
+	p.nodes[node].Annotations = map[string]string{
+		api.CurrentConfig: config, api.DesiredConfig: config, api.StateKey: string(state)}
 }
 
 // document is a request that Cluster API's own types made, changed as a test says.
@@ -165,8 +162,7 @@ func TestChangesOfFilesAreMadeInPlaceAndAllElseIsLeft(t *testing.T) {
 		says    string // why there is no patch
 	}{
 		"a file has changed, and one came":   {},
-		"another file of a Secret":           {changes: []string{`"key": "k"`, `"key": "k"`}},
-		"no file has changed":                {changes: []string{content, `"content": "1"`, "/etc/b", "/etc/a"}, says: "twice"},
+		"a path that is there twice":         {changes: []string{"/etc/b", "/etc/a"}, says: "/etc/a is there twice"},
 		"a template of cloud-init":           {changes: []string{content, `"content": "{{ ds.meta_data.hostname }}"`}, says: "template"},
 		"a comment of a template":            {changes: []string{content, `"content": "a{# b"`}, says: "template"},
 		"a path that is a template":          {changes: []string{"/etc/b", "/etc/{{ v1.name }}"}, says: "template"},
@@ -239,6 +235,13 @@ func patched(t *testing.T, body []byte, object string, p *patch) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the patch makes\n%v\nand not\n%v", got, want)
+	}
+}
+
+func TestWhereNoFileChangesNothingIsMadeInPlace(t *testing.T) {
+	out := newStand(t).can(files("1", ""), files("1", ""))
+	if out.Status != success || out.BootstrapConfigTemplatePatch != nil || !strings.Contains(out.Message, "no file has changed") {
+		t.Errorf("%+v", out)
 	}
 }
 

@@ -5,9 +5,7 @@ package clusterapi
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,6 +39,8 @@ type held struct {
 	contents []byte
 	released bool
 }
+
+func heldOf(f machineconfig.File) held { return held{f.Path, f.Mode, f.Contents, f.NoContents} }
 
 func (h held) equal(other held) bool {
 	return h.path == other.path && h.mode == other.mode && h.released == other.released &&
@@ -214,8 +214,7 @@ func expressed(files []file) (can []held, cannot []string, digest string) {
 	if err != nil {
 		panic(err) // texts only
 	}
-	sum := sha256.Sum256(text)
-	return can, cannot, hex.EncodeToString(sum[:])
+	return can, cannot, digestOf(text)
 }
 
 // ignition returns files as a config of Ignition.
@@ -241,7 +240,7 @@ func ignition(files []held) []byte {
 func lacks(c *machineconfig.Config, files []held) string {
 	has := map[string]held{}
 	for _, f := range c.Files {
-		has[f.Path] = held{f.Path, f.Mode, f.Contents, f.NoContents}
+		has[f.Path] = heldOf(f)
 	}
 	for _, f := range files {
 		if !has[f.path].equal(f) {

@@ -11,8 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -28,23 +30,12 @@ const (
 	retrySeconds = 15
 )
 
-// typeMeta, object and the requests and responses below have what this package reads and writes of the types of Cluster
-// API's package api/runtime/hooks/v1alpha1.
-type typeMeta struct {
-	APIVersion string `json:"apiVersion,omitempty"`
-	Kind       string `json:"kind,omitempty"`
-}
-
-type metadata struct {
-	Name        string            `json:"name"`
-	Namespace   string            `json:"namespace"`
-	Labels      map[string]string `json:"labels"`
-	Annotations map[string]string `json:"annotations"`
-}
-
+// machine and the other types below have what this package reads and writes of the types of Cluster API, and of its
+// package api/runtime/hooks/v1alpha1.
 type machine struct {
-	Metadata metadata    `json:"metadata"`
-	Spec     machineSpec `json:"spec"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec machineSpec `json:"spec"`
 }
 
 type machineSpec struct {
@@ -53,26 +44,25 @@ type machineSpec struct {
 }
 
 type machineSet struct {
-	Metadata metadata `json:"metadata"`
-	Spec     struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
 		Template machine `json:"template"`
 	} `json:"spec"`
 }
 
 // bootstrapConfig is a KubeadmConfig.
 type bootstrapConfig struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       struct {
+	Kind string `json:"kind"`
+	Spec struct {
 		Files []file `json:"files"`
 	} `json:"spec"`
 }
 
 // bootstrapTemplate is a KubeadmConfigTemplate.
 type bootstrapTemplate struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       struct {
+	Kind string `json:"kind"`
+	Spec struct {
 		Template bootstrapConfig `json:"template"`
 	} `json:"spec"`
 }
@@ -110,7 +100,7 @@ type handler struct {
 
 // response has the fields of all responses.
 type response struct {
-	typeMeta
+	metav1.TypeMeta
 
 	Status            string    `json:"status"`
 	Message           string    `json:"message,omitempty"`
@@ -132,22 +122,21 @@ type hook struct {
 	answer     func(*Extension, context.Context, *json.Decoder) (response, error)
 }
 
-// hooks are all hooks, by the path that Cluster API makes of them.
-var hooks = map[string]hook{
-	"/" + hooksVersion + "/discovery": {"Discovery", "", (*Extension).discover},
-	"/" + hooksVersion + "/canupdatemachine/can-update-machine": {
-		"CanUpdateMachine", "can-update-machine", (*Extension).canUpdateMachine},
-	"/" + hooksVersion + "/canupdatemachineset/can-update-machine-set": {
-		"CanUpdateMachineSet", "can-update-machine-set", (*Extension).canUpdateMachineSet},
-	"/" + hooksVersion + "/updatemachine/update-machine": {
-		"UpdateMachine", "update-machine", (*Extension).updateMachine},
-}
-
 // handlers are in the order in which Discovery names them.
 var handlers = []hook{
-	{kind: "CanUpdateMachine", name: "can-update-machine"},
-	{kind: "CanUpdateMachineSet", name: "can-update-machine-set"},
-	{kind: "UpdateMachine", name: "update-machine"},
+	{"CanUpdateMachine", "can-update-machine", (*Extension).canUpdateMachine},
+	{"CanUpdateMachineSet", "can-update-machine-set", (*Extension).canUpdateMachineSet},
+	{"UpdateMachine", "update-machine", (*Extension).updateMachine},
+}
+
+// hookAt returns the hook of the path that Cluster API makes of it, and reports whether there is one.
+func hookAt(path string) (hook, bool) {
+	for _, h := range append([]hook{{"Discovery", "", (*Extension).discover}}, handlers...) {
+		if path == strings.TrimSuffix("/"+hooksVersion+"/"+strings.ToLower(h.kind)+"/"+h.name, "/") {
+			return h, true
+		}
+	}
+	return hook{}, false
 }
 
 // Options are what the extension is for.
@@ -173,10 +162,7 @@ func New(nodes Nodes, o Options, log logr.Logger) *Extension {
 
 // ServeHTTP implements http.Handler.
 func (e *Extension) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/healthz" {
-		return
-	}
-	h, known := hooks[r.URL.Path]
+	h, known := hookAt(r.URL.Path)
 	switch {
 	case !known:
 		http.NotFound(w, r)
@@ -226,31 +212,34 @@ func (e *Extension) discover(context.Context, *json.Decoder) (out response, err 
 	return out, nil
 }
 
-func (e *Extension) canUpdateMachine(ctx context.Context, in *json.Decoder) (out response, err error) {
+// decode reads a question about a change of objects: as T, and by the names of the objects with all of their fields.
+func decode[T any](in *json.Decoder) (typed change[T], all change[objects], err error) {
 	var raw change[json.RawMessage]
 	if err := in.Decode(&raw); err != nil {
-		return out, err
+		return typed, all, err
 	}
-	var q change[machineObjects]
-	if err := errors.Join(json.Unmarshal(raw.Current, &q.Current), json.Unmarshal(raw.Desired, &q.Desired)); err != nil {
+	return typed, all, errors.Join(
+		json.Unmarshal(raw.Current, &typed.Current), json.Unmarshal(raw.Desired, &typed.Desired),
+		json.Unmarshal(raw.Current, &all.Current), json.Unmarshal(raw.Desired, &all.Desired))
+}
+
+func (e *Extension) canUpdateMachine(ctx context.Context, in *json.Decoder) (out response, err error) {
+	q, all, err := decode[machineObjects](in)
+	if err != nil {
 		return out, err
 	}
 	out.BootstrapConfigPatch, err = e.can(ctx, question{
 		machines: change[machine]{q.Current.Machine, q.Desired.Machine},
 		configs:  change[*bootstrapConfig]{q.Current.BootstrapConfig, q.Desired.BootstrapConfig},
-		path:     "/spec/files", other: other(raw, "machine", "infrastructureMachine", "bootstrapConfig"),
+		path:     "/spec/files", other: other(all, "machine", "infrastructureMachine", "bootstrapConfig"),
 	})
 	out.say(err)
 	return out, nil
 }
 
 func (e *Extension) canUpdateMachineSet(ctx context.Context, in *json.Decoder) (out response, err error) {
-	var raw change[json.RawMessage]
-	if err := in.Decode(&raw); err != nil {
-		return out, err
-	}
-	var q change[machineSetObjects]
-	if err := errors.Join(json.Unmarshal(raw.Current, &q.Current), json.Unmarshal(raw.Desired, &q.Desired)); err != nil {
+	q, all, err := decode[machineSetObjects](in)
+	if err != nil {
 		return out, err
 	}
 	config := func(t *bootstrapTemplate) *bootstrapConfig {
@@ -258,12 +247,12 @@ func (e *Extension) canUpdateMachineSet(ctx context.Context, in *json.Decoder) (
 			return nil
 		}
 		c := t.Spec.Template
-		c.APIVersion, c.Kind = t.APIVersion, "KubeadmConfig"
+		c.Kind = "KubeadmConfig"
 		return &c
 	}
 	template := func(s machineSet) machine {
 		m := s.Spec.Template
-		m.Metadata.Namespace = s.Metadata.Namespace
+		m.Namespace = s.Namespace
 		return m
 	}
 	out.BootstrapConfigTemplatePatch, err = e.can(ctx, question{
@@ -271,7 +260,7 @@ func (e *Extension) canUpdateMachineSet(ctx context.Context, in *json.Decoder) (
 		configs: change[*bootstrapConfig]{
 			config(q.Current.BootstrapConfigTemplate), config(q.Desired.BootstrapConfigTemplate)},
 		path:  "/spec/template/spec/files",
-		other: other(raw, "machineSet", "infrastructureMachineTemplate", "bootstrapConfigTemplate"),
+		other: other(all, "machineSet", "infrastructureMachineTemplate", "bootstrapConfigTemplate"),
 	})
 	out.say(err)
 	return out, nil
@@ -306,8 +295,8 @@ func (e *Extension) can(ctx context.Context, q question) (*patch, error) {
 	}
 	err := e.place(ctx, q)
 	if err != nil && !errors.As(err, new(temporaryError)) {
-		if e := e.release(ctx, q.machines.Current, desired.Spec.Files); e != nil {
-			return nil, e
+		if unreleased := e.release(ctx, q.machines.Current, desired.Spec.Files); unreleased != nil {
+			return nil, unreleased
 		}
 	}
 	if err != nil {

@@ -3,8 +3,9 @@
 package clusterapi
 
 import (
-	"encoding/json"
 	"reflect"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // untouched are the fields of a Machine that never make Cluster API replace it (its CleanupMachineSpecForDiff).
@@ -12,9 +13,12 @@ var untouched = [][]string{{"clusterName"}, {"bootstrap"}, {"infrastructureRef"}
 	{"readinessGates"}, {"taints"}, {"deletion", "nodeDrainTimeoutSeconds"},
 	{"deletion", "nodeVolumeDetachTimeoutSeconds"}, {"deletion", "nodeDeletionTimeoutSeconds"}}
 
+// objects are the objects of a question, by their names.
+type objects map[string]map[string]any
+
 // other returns which of the named objects has changed otherwise than by the files of its last, the bootstrap
 // configuration; empty if none has. Cluster API replaces machines then, whatever is said of the files.
-func other(q change[json.RawMessage], machine, infrastructure, bootstrap string) string {
+func other(q change[objects], machine, infrastructure, bootstrap string) string {
 	for _, one := range []struct {
 		name string
 		but  [][]string
@@ -27,21 +31,13 @@ func other(q change[json.RawMessage], machine, infrastructure, bootstrap string)
 }
 
 // specOf returns the spec of an object, or of its template, without some fields and without what is empty.
-func specOf(objects json.RawMessage, name string, but [][]string) any {
-	var all map[string]map[string]any
-	if err := json.Unmarshal(objects, &all); err != nil {
-		return nil // the request was read before, into stricter types
-	}
+func specOf(all objects, name string, but [][]string) any {
 	spec, _ := all[name]["spec"].(map[string]any)
 	if template, is := spec["template"].(map[string]any); is {
 		spec, _ = template["spec"].(map[string]any)
 	}
 	for _, path := range but {
-		in := spec
-		for _, key := range path[:len(path)-1] {
-			in, _ = in[key].(map[string]any)
-		}
-		delete(in, path[len(path)-1])
+		unstructured.RemoveNestedField(spec, path...)
 	}
 	return pruned(spec)
 }

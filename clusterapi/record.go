@@ -105,23 +105,23 @@ func (t *target) made(config []byte) *mcfgv1.MachineConfig {
 		mc = t.present.DeepCopy()
 	}
 	mc.Labels = t.labels()
-	mc.Annotations = map[string]string{madeKey: api.Encode(t.record)}
+	mc.Annotations = map[string]string{api.ClusterAPIKey: api.Encode(t.record)}
 	mc.Spec.Config.Raw = config
 	return mc
 }
 
-// carries returns what the present MachineConfig has. The result is empty where no MachineConfig can be read.
-func (t *target) carries() []held {
-	if t.present == nil {
+// carriedBy returns the files of the MachineConfig; none where it is nil, or can't be read.
+func carriedBy(mc *mcfgv1.MachineConfig) []held {
+	if mc == nil {
 		return nil
 	}
-	c, err := machineconfig.Parse(t.present)
+	c, err := machineconfig.Parse(mc)
 	if err != nil {
 		return nil // no node can have contents that cannot be read
 	}
 	out := make([]held, 0, len(c.Files))
 	for _, f := range c.Files {
-		out = append(out, held{path: f.Path, mode: f.Mode, contents: f.Contents, released: f.NoContents})
+		out = append(out, heldOf(f))
 	}
 	return out
 }
@@ -141,13 +141,13 @@ func released(carried []held, files map[string]file) (kept []held, left map[stri
 		case there && err == nil:
 			kept = append(kept, held{path: h.path, mode: want.mode, released: true})
 		}
-		left[h.path] = digestOf(h)
+		left[h.path] = digestOf(h.contents)
 	}
 	return kept, left
 }
 
-func digestOf(h held) string {
-	sum := sha256.Sum256(h.contents)
+func digestOf(contents []byte) string {
+	sum := sha256.Sum256(contents)
 	return hex.EncodeToString(sum[:])
 }
 
@@ -155,7 +155,7 @@ func digestOf(h held) string {
 func gone(c *machineconfig.Config, left map[string]string) string {
 	for _, path := range slices.Sorted(maps.Keys(left)) {
 		if slices.ContainsFunc(c.Files, func(f machineconfig.File) bool {
-			return f.Path == path && !f.NoContents && digestOf(held{contents: f.Contents}) == left[path]
+			return f.Path == path && !f.NoContents && digestOf(f.Contents) == left[path]
 		}) {
 			return path
 		}

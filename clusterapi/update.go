@@ -24,17 +24,11 @@ import (
 )
 
 const (
-	// poolKey is the annotation of a Machine, by the template of its MachineSet, that names the pool of its node.
-	poolKey = "noderefit.dev/pool"
-	// madeKey is the annotation of a MachineConfig that this package made: a record.
-	madeKey = "noderefit.dev/cluster-api"
-	// prefix, with the name of the pool behind it, is the name of such a MachineConfig.
+	// prefix, with the name of the pool behind it, is the name of a MachineConfig that this package made.
 	prefix = "50-cluster-api-"
-	// What Cluster API writes on Machines and Nodes.
-	deploymentLabel     = "cluster.x-k8s.io/deployment-name"
-	controlPlaneLabel   = "cluster.x-k8s.io/control-plane"
-	machineAnnotation   = "cluster.x-k8s.io/machine"
-	namespaceAnnotation = "cluster.x-k8s.io/cluster-namespace"
+	// Labels that Cluster API writes on Machines.
+	deploymentLabel   = "cluster.x-k8s.io/deployment-name"
+	controlPlaneLabel = "cluster.x-k8s.io/control-plane"
 	// deadAfter is how long a node is not ready until its machine's update is not waited for any more.
 	deadAfter = 15 * time.Minute
 	// contentAtMost bounds the Ignition config that a MachineConfig carries, which the record has once more.
@@ -72,10 +66,10 @@ func failing(format string, args ...any) stage { return stage{failed, fmt.Sprint
 // target is where the files of a machine go.
 type target struct {
 	pool    string
-	of      string // whose machines
 	pools   []mcfgv1.MachineConfigPool
 	object  *mcfgv1.MachineConfigPool
 	present *mcfgv1.MachineConfig // the MachineConfig of the pool, nil before the first update
+	carried []held                // what present has
 	record  record
 	b       *book
 
@@ -94,16 +88,18 @@ func notYet(format string, args ...any) error { return temporaryError{fmt.Errorf
 // find returns the target of a machine: its pool, and the MachineConfig that the pool has from this extension. The
 // error says why the machine can't be updated in place.
 func (e *Extension) find(ctx context.Context, m machine) (*target, error) {
-	if o := e.options; m.Spec.ClusterName != o.Cluster || m.Metadata.Namespace != o.Namespace {
+	if o := e.options; m.Spec.ClusterName != o.Cluster || m.Namespace != o.Namespace {
 		return nil, fmt.Errorf("this extension is for machines of the Cluster %s/%s, and not of %s/%s", o.Namespace,
-			o.Cluster, m.Metadata.Namespace, m.Spec.ClusterName)
+			o.Cluster, m.Namespace, m.Spec.ClusterName)
 	}
+	of := m.Namespace + "/" + m.Labels[deploymentLabel]
 	t := &target{
-		pool: m.Metadata.Annotations[poolKey], of: m.Metadata.Namespace + "/" + m.Metadata.Labels[deploymentLabel],
-		b: &book{ctx: ctx, nodes: e.nodes, read: map[string]*machineconfig.Config{}},
+		pool: m.Annotations[api.MachinePoolKey],
+		b:    &book{ctx: ctx, nodes: e.nodes, read: map[string]*machineconfig.Config{}},
 	}
 	if t.pool == "" {
-		return nil, fmt.Errorf("the machine has no annotation %s; the template of its MachineDeployment can have it", poolKey)
+		return nil, fmt.Errorf("the machine has no annotation %s; the template of its MachineDeployment can have it",
+			api.MachinePoolKey)
 	}
 	if err := e.may(m, t.pool); err != nil {
 		return nil, err
@@ -125,13 +121,14 @@ func (e *Extension) find(ctx context.Context, m machine) (*target, error) {
 	if t.present, err = e.nodes.Config(ctx, prefix+t.pool); err != nil {
 		return nil, temporaryError{err}
 	}
+	t.carried = carriedBy(t.present)
 	if t.present != nil {
-		if t.record, err = api.Decode[record](t.present.Annotations, madeKey); err != nil || t.record.Of != t.of {
+		if t.record, err = api.Decode[record](t.present.Annotations, api.ClusterAPIKey); err != nil || t.record.Of != of {
 			return nil, fmt.Errorf("MachineConfig/%s is of %q, and not of %s: machines of one MachineDeployment alone can be "+
-				"updated through a pool", t.present.Name, t.record.Of, t.of)
+				"updated through a pool", t.present.Name, t.record.Of, of)
 		}
 	}
-	t.record.Of = t.of
+	t.record.Of = of
 	if t.nodes, err = e.nodes.Nodes(ctx); err != nil {
 		return nil, temporaryError{err}
 	}
@@ -142,7 +139,7 @@ func (e *Extension) find(ctx context.Context, m machine) (*target, error) {
 // may returns why machines may not be updated through a pool: workers never through a pool of the control plane, and
 // machines of the control plane through those that the flag names.
 func (e *Extension) may(m machine, pool string) error {
-	_, is := m.Metadata.Labels[controlPlaneLabel]
+	_, is := m.Labels[controlPlaneLabel]
 	switch {
 	case len(e.options.Pools) == 0 && !progress.ControlPlane(pool), slices.Contains(e.options.Pools, pool):
 	default:
@@ -163,7 +160,7 @@ func (t *target) load(files []file) error {
 	if len(t.record.Paths) > 0 {
 		t.files = slices.DeleteFunc(t.files, func(h held) bool { return !slices.Contains(t.record.Paths, h.path) })
 	}
-	for _, h := range t.carries() {
+	for _, h := range t.carried {
 		if slices.Contains(cannot, h.path) {
 			t.files = append(t.files, h)
 		}
@@ -184,7 +181,7 @@ func (t *target) write(config []byte) error {
 	if err := t.b.nodes.Write(t.b.ctx, mc); err != nil {
 		return fmt.Errorf("writing MachineConfig/%s: %w", mc.Name, err)
 	}
-	t.present = mc
+	t.present, t.carried = mc, carriedBy(mc)
 	return nil
 }
 
@@ -205,8 +202,6 @@ func (e *Extension) step(ctx context.Context, desired machineObjects) stage {
 	switch {
 	case err == nil:
 		return s
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
-		return failing("%v", err)
 	case errors.As(err, new(temporaryError)):
 		return waiting("asking the cluster of the nodes: %v", err)
 	}
@@ -226,11 +221,11 @@ func (t *target) follow(m machine) (stage, error) {
 	if q := t.failed(t.digest); q != nil {
 		return failing("the files failed on node %s, which went back: %s. They are not tried again. Correct the template, "+
 			"and delete Machine %s/%s or have it remediated: Cluster API asks for these files as long as it is there",
-			cmp.Or(q.Node, "?"), q.Reason, m.Metadata.Namespace, m.Metadata.Name), nil
+			cmp.Or(q.Node, "?"), q.Reason, m.Namespace, m.Name), nil
 	}
 	if slices.Contains(t.record.Refused, refusal{Digest: t.digest, Node: n.Name}) {
 		return failing("the pool %s has gone on to other files without node %s. Delete Machine %s/%s, or have it remediated",
-			t.pool, n.Name, m.Metadata.Namespace, m.Metadata.Name), nil
+			t.pool, n.Name, m.Namespace, m.Name), nil
 	}
 	r := &t.record
 	if r.Digest != t.digest {
@@ -244,7 +239,7 @@ func (t *target) follow(m machine) (stage, error) {
 		}
 		r.passBy()
 	}
-	if t.present == nil || r.Digest != t.digest || !slices.EqualFunc(t.carries(), t.files, held.equal) {
+	if t.present == nil || r.Digest != t.digest || !slices.EqualFunc(t.carried, t.files, held.equal) {
 		r.Digest, r.Left = t.digest, nil
 		r.ask(n.Name)
 		if err := t.write(t.config); err != nil {
@@ -259,7 +254,7 @@ func (t *target) follow(m machine) (stage, error) {
 // of this program that took other files made another digest: two machines that are on their way while the program is
 // upgraded would wait for each other.
 func (t *target) adopt() {
-	if t.record.Digest != "" && slices.EqualFunc(t.carries(), t.files, held.equal) {
+	if t.record.Digest != "" && slices.EqualFunc(t.carried, t.files, held.equal) {
 		t.record.Digest = t.digest
 	}
 }
@@ -274,11 +269,11 @@ func (t *target) node(m machine) (*corev1.Node, stage) {
 	}
 	switch len(found) {
 	case 0:
-		return nil, waiting("there is no Node of the machine %s yet", m.Metadata.Name)
+		return nil, waiting("there is no Node of the machine %s yet", m.Name)
 	case 1:
 	default:
 		return nil, waiting("Nodes %s and %s both are of the machine %s: delete the wrong one", found[0].Name, found[1].Name,
-			m.Metadata.Name)
+			m.Name)
 	}
 	n := found[0]
 	pool, conflict := t.members.Of(n)
@@ -286,20 +281,16 @@ func (t *target) node(m machine) (*corev1.Node, stage) {
 	case conflict != nil:
 		return nil, waiting("%v", conflict)
 	case pool != t.pool:
-		return nil, waiting("node %s is in the pool %q, and the machine's annotation %s says %s", n.Name, pool, poolKey,
-			t.pool)
+		return nil, waiting("node %s is in the pool %q, and the machine's annotation %s says %s", n.Name, pool,
+			api.MachinePoolKey, t.pool)
 	}
 	return n, stage{}
 }
 
-// nodeOf reports whether a node is the machine's. A kubelet can write the annotations of its own Node, but not change
-// its provider's id.
+// nodeOf reports whether a node is the machine's, by the provider's id alone. A kubelet can write any annotation of its
+// own Node, but not change the id.
 func nodeOf(n *corev1.Node, m machine) bool {
-	if m.Spec.ProviderID != "" {
-		return n.Spec.ProviderID == m.Spec.ProviderID
-	}
-	return n.Annotations[machineAnnotation] == m.Metadata.Name &&
-		n.Annotations[namespaceAnnotation] == m.Metadata.Namespace
+	return m.Spec.ProviderID != "" && n.Spec.ProviderID == m.Spec.ProviderID
 }
 
 func temporary(err error) error {
@@ -317,19 +308,18 @@ func (t *target) judge() error {
 		return nil
 	}
 	name := t.object.Spec.Configuration.Name
-	files := t.carries()
 	list, err := t.quarantine()
 	if err != nil || !slices.ContainsFunc(list, func(q api.Quarantine) bool { return api.SameContent(q.Config, name) }) {
 		return err
 	}
-	if has, err := t.b.has(name, files); err != nil || !has {
+	if has, err := t.b.has(name, t.carried); err != nil || !has {
 		return err
 	}
 	for i := range t.nodes {
 		if pool, _ := t.members.Of(&t.nodes[i]); pool != t.pool {
 			continue
 		}
-		if has, err := arrived(t.b, &t.nodes[i], files); err != nil || has {
+		if has, err := arrived(t.b, &t.nodes[i], t.carried); err != nil || has {
 			return err
 		}
 	}
@@ -372,7 +362,7 @@ var stuck = []progress.Verdict{progress.NoDaemon, progress.Degraded, progress.Un
 // that is on its way, and would ask for them again. A node that rollouts do not count is not waited for, nor is one
 // that is gone, nor any where the pool can't be rendered because of these files.
 func (t *target) onItsWay() (string, error) {
-	rendered, err := t.b.has(t.object.Spec.Configuration.Name, t.carries())
+	rendered, err := t.b.has(t.object.Spec.Configuration.Name, t.carried)
 	if err != nil || !rendered && strings.Contains(t.unrendered(), prefix+t.pool) {
 		return "", err
 	}
@@ -383,8 +373,7 @@ func (t *target) onItsWay() (string, error) {
 			continue
 		}
 		answer, is := report.ExplainNode(n.Name)
-		since := progress.ReadNode(n).NotReadySince
-		dead := answer.Verdict == progress.NotReady && !since.IsZero() && time.Since(since) > deadAfter
+		dead := answer.Verdict == progress.NotReady && !answer.Since.IsZero() && time.Since(answer.Since) > deadAfter
 		if is && !dead && !slices.Contains(stuck, answer.Verdict) {
 			return fmt.Sprintf("the machine of node %s is not told yet that it is done: %s", n.Name, answer.Sentence()), nil
 		}
@@ -467,7 +456,7 @@ func (e *Extension) release(ctx context.Context, m machine, files []file) error 
 	if err := t.judge(); err != nil {
 		return temporaryError{err}
 	}
-	kept, left := released(t.carries(), wanted)
+	kept, left := released(t.carried, wanted)
 	if len(left) > 0 {
 		on, err := t.onItsWay()
 		switch {
@@ -488,7 +477,7 @@ func (e *Extension) release(ctx context.Context, m machine, files []file) error 
 		return temporaryError{err}
 	}
 	if config == nil {
-		return nil // nobody is sent to it
+		return nil // no node is sent to a configuration that is gone
 	}
 	if path := gone(config, t.record.Left); path != "" {
 		return notYet("a new machine is needed, and would get %s as it was: the pool %s is to be rendered without it first. "+
@@ -513,10 +502,12 @@ type book struct {
 	read  map[string]*machineconfig.Config
 }
 
-// config returns a rendered configuration, nil if the cluster lacks it or if it can't be read.
+// config returns the rendered configuration of a name, which may also be that of what a node has made of it. The result
+// is nil if the cluster lacks it or if it can't be read.
 func (b *book) config(name string) (*machineconfig.Config, error) {
-	if name == "" || strings.HasPrefix(name, prefix) {
-		return nil, nil
+	name = api.Rendered(name)
+	if api.Content(name) == name {
+		return nil, nil // not a name of a rendered configuration
 	}
 	if c, known := b.read[name]; known {
 		return c, nil

@@ -131,10 +131,13 @@ func (s *stand) has(want map[string]string) {
 	}
 }
 
+// rendered is the name of the pool's nth configuration.
+func rendered(n int) string { return fmt.Sprintf("rendered-worker-%032x", n) }
+
 // rolls renders the pool, and has nodes arrive.
 func (s *stand) rolls(nodes ...int) string {
 	s.renders++
-	name := fmt.Sprintf("rendered-worker-%d", s.renders)
+	name := rendered(s.renders)
 	s.render(name)
 	for _, n := range nodes {
 		s.moves(n, name, api.Done)
@@ -193,6 +196,24 @@ func TestAnUpdateIsDoneWithItsNode(t *testing.T) {
 	s.has(map[string]string{"/etc/a": "2", "/etc/b": "new"})
 }
 
+// A node that makes its own configuration of the pool's has the files of the pool's. A MachineConfig that was not
+// rendered is no proof, whatever a node says of itself.
+func TestANodeHasTheFilesOfItsPoolsConfiguration(t *testing.T) {
+	s := newStand(t)
+	to := files("2", "")
+	s.can(files("1", ""), to)
+	s.update("m1", to, waits, "has the files")
+	s.update("m2", to, waits, "renders")
+	for _, not := range []string{prefix + "worker", "50-of-a-person"} {
+		s.configs[not] = s.configs[prefix+"worker"]
+		s.moves(1, not, api.Done)
+		s.update("m2", to, waits, "")
+	}
+	name := s.rolls(0)
+	s.nodes[0].Annotations[api.MadeKey] = api.Encode(api.Made{Config: api.MadeName(name, "0123")})
+	s.update("m1", to, done, "has the files")
+}
+
 // A machine that is on its way is not moved by Cluster API: it asks for its files until it is done.
 func TestFilesAreNotTakenFromUnderAMachine(t *testing.T) {
 	s := newStand(t)
@@ -218,7 +239,7 @@ func TestADeadNodeHoldsNoCorrectionUp(t *testing.T) {
 			s.nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
 				Message: "dead", LastTransitionTime: metav1.NewTime(time.Now().Add(-deadAfter - time.Minute))}}
 		},
-		"degraded": func(s *stand) { s.moves(0, "rendered-worker-1", api.Degraded) },
+		"degraded": func(s *stand) { s.moves(0, rendered(1), api.Degraded) },
 		"gone":     func(s *stand) { s.nodes = slices.Delete(s.nodes, 0, 1) },
 		"its files can't be rendered": func(s *stand) {
 			s.pools[0].Status.Conditions = append(s.pools[0].Status.Conditions, degraded("MachineConfig/50-cluster-api-worker: x"))
@@ -370,7 +391,7 @@ func TestFilesThatANodeHasProvedHaveNotFailed(t *testing.T) {
 func TestAWrongPoolWritesNothing(t *testing.T) {
 	pool := func(name string) func(any) {
 		return func(doc any) {
-			put(doc, name, "desired", "machine", "metadata", "annotations", poolKey)
+			put(doc, name, "desired", "machine", "metadata", "annotations", api.MachinePoolKey)
 		}
 	}
 	controlPlane := func(doc any) {
@@ -382,7 +403,7 @@ func TestAWrongPoolWritesNothing(t *testing.T) {
 	s.update("m1", to, failed, "--pools", pool("master"))
 	s.update("m1", to, failed, "--pools", pool("master"), controlPlane)
 	if out := s.can(files("1", ""), to, func(doc any) {
-		put(doc, "master", "desired", "machineSet", "spec", "template", "metadata", "annotations", poolKey)
+		put(doc, "master", "desired", "machineSet", "spec", "template", "metadata", "annotations", api.MachinePoolKey)
 	}); out.BootstrapConfigTemplatePatch != nil {
 		t.Errorf("%+v", out)
 	}
@@ -401,11 +422,16 @@ func TestAWrongPoolWritesNothing(t *testing.T) {
 // The provider's id says whose a node is. A kubelet can write any annotations on its own Node.
 func TestANodeIsItsMachinesByTheProvidersID(t *testing.T) {
 	s := newStand(t)
-	s.nodes[1].Annotations = s.nodes[0].Annotations
+	s.nodes[1].Annotations = map[string]string{
+		"cluster.x-k8s.io/machine": "m1", "cluster.x-k8s.io/cluster-namespace": "fleet"}
 	s.nodes[0].Spec.ProviderID, s.nodes[1].Spec.ProviderID = "lab://m2", "lab://other"
 	s.update("m1", files("2", ""), waits, "no Node of the machine m1")
 	s.nodes[0].Spec.ProviderID, s.nodes[1].Spec.ProviderID = "lab://m1", "lab://m1"
 	s.update("m1", files("2", ""), waits, "node-m1 and node-m2")
+	s.nodes[0].Spec.ProviderID = ""
+	s.update("m1", files("2", ""), waits, "no Node of the machine m1", func(doc any) {
+		put(doc, "", "desired", "machine", "spec", "providerID")
+	})
 	if len(s.configs) > 0 {
 		t.Errorf("written: %v", s.configs)
 	}

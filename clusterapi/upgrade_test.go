@@ -13,12 +13,12 @@ import (
 func (s *stand) edit(change func(*record)) {
 	s.t.Helper()
 	mc := s.configs[prefix+"worker"]
-	r, err := api.Decode[record](mc.Annotations, madeKey)
+	r, err := api.Decode[record](mc.Annotations, api.ClusterAPIKey)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	change(&r)
-	mc.Annotations[madeKey] = api.Encode(r)
+	mc.Annotations[api.ClusterAPIKey] = api.Encode(r)
 }
 
 // Machines that are on their way while this program is upgraded go on to their end, one after the other, though a

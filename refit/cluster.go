@@ -102,12 +102,6 @@ func Connect(cfg *rest.Config, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// unreachableError is the error of a desired state that the nodes can't reach from their present state.
-type unreachableError struct{ error }
-
-// ExitStatus returns cli.ExitUnreachable.
-func (unreachableError) ExitStatus() int { return cli.ExitUnreachable }
-
 // Describe returns an error in words. Where the cluster refuses a request, its own words name the missing right.
 func Describe(err error) string {
 	if !apierrors.IsForbidden(err) {

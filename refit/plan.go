@@ -538,9 +538,9 @@ func (d *PlanDocument) obstacle() error {
 	}
 	switch {
 	case len(fields) > 0:
-		return unreachableError{fmt.Errorf("%s can't be reached: %s", d.Desired, strings.Join(fields, "; "))}
+		return cli.Unreachablef("%s can't be reached: %s", d.Desired, strings.Join(fields, "; "))
 	case d.refused:
-		return unreachableError{fmt.Errorf("%s is quarantined in pool %s", d.Desired, d.Pool)}
+		return cli.Unreachablef("%s is quarantined in pool %s", d.Desired, d.Pool)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -82,5 +83,5 @@ func Reconcilable(p *plan.Plan) error {
 		return nil
 	}
 	u := p.Unreconcilable[0]
-	return unreachableError{fmt.Errorf("%s can't be reached from %s: %s: %s", p.Desired, p.Current, u.Field, u.Reason)}
+	return cli.Unreachablef("%s can't be reached from %s: %s: %s", p.Desired, p.Current, u.Field, u.Reason)
 }

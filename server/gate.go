@@ -83,21 +83,15 @@ const (
 // visitor is a client that was admitted.
 type visitor struct {
 	kind asker
-	// token is a bootstrap token that is for one pool alone, and pools has that pool. A token whose groups name several
-	// pools is for none of them.
-	token string
-	pools []string
+	// token is a bootstrap token that is for pool alone; both are empty for a client that may ask for any pool.
+	token, pool string
 }
 
 // may returns a refusal for a client whose token is for another pool.
 func (v visitor) may(pool string) error {
-	switch {
-	case len(v.pools) > 1:
-		return refusal{http.StatusForbidden, "the token's groups name several pools, " + strings.Join(v.pools, ", ") +
-			": a token is for one pool; take the groups " + api.PoolGroup + "… but one out of its Secret"}
-	case len(v.pools) == 1 && v.pools[0] != pool:
+	if v.pool != "" && v.pool != pool {
 		return refusal{http.StatusForbidden, fmt.Sprintf(
-			"the token is for the pool %s, as its group %s says, and for no other", v.pools[0], api.PoolGroup+v.pools[0])}
+			"the token is for the pool %s, as its group %s says, and for no other", v.pool, api.PoolGroup+v.pool)}
 	}
 	return nil
 }
@@ -162,11 +156,16 @@ func (g *Gate) examine(ctx context.Context, said string, reviews chan struct{}) 
 	if !slices.ContainsFunc(groups, func(s string) bool { return slices.Contains(g.Groups, s) }) {
 		return visitor{}, refusal{http.StatusForbidden, "the token's owner is in none of the groups that new nodes are in"}
 	}
-	one := visitor{kind: shown, pools: api.PoolsOfGroups(groups)}
-	if len(one.pools) > 0 {
-		one.token = token
+	switch pools := api.PoolsOfGroups(groups); len(pools) {
+	case 0:
+		return visitor{kind: shown}, nil
+	case 1:
+		return visitor{kind: shown, token: token, pool: pools[0]}, nil
+	default:
+		return visitor{}, refusal{http.StatusForbidden, "the token's groups name several pools, " +
+			strings.Join(pools, ", ") + ": a token is for one pool; take the groups " + api.PoolGroup +
+			"… but one out of its Secret"}
 	}
-	return one, nil
 }
 
 // how returns what a client has to show, or the flags to start the server with where the server knows no clients.

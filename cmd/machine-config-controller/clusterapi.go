@@ -9,20 +9,19 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"time"
 
-	"github.com/go-logr/zapr"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/clusterapi"
@@ -52,7 +51,7 @@ Whatever else changes is left to Cluster API, which replaces the machine.`,
 			case o.cluster == "" || o.namespace == "":
 				return cli.Usagef("--cluster and --namespace are required")
 			case o.clientCA == "" || len(o.clients) == 0:
-				return cli.Usagef("--client-ca and --client-name are required: whoever can ask can write files on nodes")
+				return cli.Usagef("--client-ca and --client-name are required: a client that may ask can write files on nodes")
 			}
 			return cli.NoArgs(cmd, args)
 		},
@@ -77,13 +76,11 @@ Whatever else changes is left to Cluster API, which replaces the machine.`,
 }
 
 func (o *clusterAPIOptions) run() error {
-	logger, err := zap.NewProduction()
+	log, err := logging()
 	if err != nil {
-		return fmt.Errorf("starting the log: %w", err)
+		return err
 	}
-	log := zapr.NewLogger(logger)
-	ctrl.SetLogger(log)
-	config, err := (&runOptions{kubeconfig: o.kubeconfig}).config()
+	config, err := restConfig(o.kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -111,36 +108,33 @@ func (o *clusterAPIOptions) run() error {
 			clusterapi.Options{Namespace: o.namespace, Cluster: o.cluster, Pools: o.pools}, log),
 		ReadTimeout: clusterAPITimeout, WriteTimeout: clusterAPITimeout, IdleTimeout: time.Minute,
 		ErrorLog: zap.NewStdLog(zap.NewNop()), // the log has no errors of clients that send nothing sensible
-		TLSConfig: &tls.Config{
-			MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate,
-			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return o.demand(watcher) },
-		},
 	}
-	if _, err := o.demand(watcher); err != nil {
+	base := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}
+	if _, err := o.demand(base); err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	secure := tls.NewListener(listener, &tls.Config{
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return o.demand(base) },
+	})
 	group.Go(func() error { return watcher.Start(ctx) })
-	cli.Serve(ctx, group, server, clusterAPITimeout, func() error { return server.ServeTLS(listener, "", "") })
+	runnable := manager.Server{Server: server, Listener: secure, ShutdownTimeout: new(clusterAPITimeout)}
+	group.Go(func() error { return runnable.Start(ctx) })
 	log.Info("serving", "version", version, "https", listener.Addr().String(), "cluster", o.cluster)
 	return group.Wait()
 }
 
-// demand returns the configuration of TLS that demands the certificate of a client with one of the names. The
+// demand returns a configuration of TLS that demands besides the certificate of a client with one of the names. The
 // authorities are read anew each time.
-func (o *clusterAPIOptions) demand(watcher *certwatcher.CertWatcher) (*tls.Config, error) {
-	text, err := os.ReadFile(o.clientCA)
+func (o *clusterAPIOptions) demand(base *tls.Config) (*tls.Config, error) {
+	authorities, err := cert.NewPool(o.clientCA)
 	if err != nil {
-		return nil, fmt.Errorf("reading client authorities: %w", err)
+		return nil, fmt.Errorf("reading client authorities, which --client-ca names: %w", err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("reading client authorities: there is no certificate in " + o.clientCA)
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate, ClientAuth: tls.RequireAndVerifyClientCert,
-		ClientCAs: pool, SessionTicketsDisabled: true, // a session would outlive a change of the authorities
-		VerifyConnection: func(s tls.ConnectionState) error { return o.named(s.PeerCertificates[0]) },
-	}, nil
+	c := base.Clone()
+	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, authorities
+	c.SessionTicketsDisabled = true // a session would outlive a change of the authorities
+	c.VerifyConnection = func(s tls.ConnectionState) error { return o.named(s.PeerCertificates[0]) }
+	return c, nil
 }
 
 // named returns an error unless a certificate has one of the names.

@@ -26,11 +26,6 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// unreachableError is the error of a simulated rollout that would not end, and of a configuration that no host takes.
-type unreachableError struct{ error }
-
-func (unreachableError) ExitStatus() int { return cli.ExitUnreachable }
-
 func main() {
 	executed, err := command().ExecuteC()
 	os.Exit(cli.End(os.Stderr, executed, err))
@@ -134,7 +129,7 @@ func renderFiles(
 	case err == nil:
 		warnings = append(warnings, made.Unsaid(pool, rendered)...)
 	case errors.Is(err, bootstrap.ErrRefused):
-		err = unreachableError{err}
+		err = cli.UnreachableError{Err: err}
 	}
 	say(warnings)
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
@@ -160,18 +161,11 @@ func (o *runOptions) check() error {
 }
 
 func (o *runOptions) run() error {
-	logging := zap.NewProductionConfig()
-	logging.Sampling = nil // the log has each message to a node
-	logging.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
-	logger, err := logging.Build()
+	log, err := logging()
 	if err != nil {
-		return fmt.Errorf("starting the log: %w", err)
+		return err
 	}
-	log := zapr.NewLogger(logger)
-	ctrl.SetLogger(log)
-	klog.SetLogger(log)
-
-	config, err := o.config()
+	config, err := restConfig(o.kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -257,10 +251,26 @@ func filled(c cache.Informers) healthz.Checker {
 	}
 }
 
-// config returns how the API server is reached. The server's own flow control limits us, not a limit in the client.
-func (o *runOptions) config() (*rest.Config, error) {
+// logging returns the log, which the libraries write to as well.
+func logging() (logr.Logger, error) {
+	config := zap.NewProductionConfig()
+	config.Sampling = nil // the log has each message to a node, and each answer to Cluster API
+	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
+	logger, err := config.Build()
+	if err != nil {
+		return logr.Logger{}, fmt.Errorf("starting the log: %w", err)
+	}
+	log := zapr.NewLogger(logger)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	return log, nil
+}
+
+// restConfig returns how the API server is reached that a kubeconfig file names; without a file $KUBECONFIG names it,
+// else the service account of the pod. The server's own flow control limits us, not a limit in the client.
+func restConfig(kubeconfig string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
+	rules.ExplicitPath = kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, errors.New("reading the kubeconfig: there is none; name one with --kubeconfig")

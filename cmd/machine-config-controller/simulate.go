@@ -80,7 +80,7 @@ and gates are taken as passed.`,
 				return err
 			}
 			if last := log[len(log)-1]; last.What == pool.Stuck {
-				return unreachableError{fmt.Errorf("the rollout gets stuck: %s", last.Because)}
+				return cli.Unreachablef("the rollout gets stuck: %s", last.Because)
 			}
 			return nil
 		},

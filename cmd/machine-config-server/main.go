@@ -6,7 +6,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/controller/bootstrap"
@@ -167,10 +168,7 @@ func (o *options) run(ctx context.Context) error {
 	if err := o.serveMetrics(ctx, group, registry, log); err != nil {
 		return err
 	}
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	return group.Wait()
 }
 
 // server returns the handler for new machines, from a directory or from the cluster.
@@ -214,11 +212,9 @@ func (o *options) listen(
 	if err != nil {
 		return fmt.Errorf("serving HTTPS: %w", err)
 	}
-	quiet := zap.NewStdLog(zap.NewNop()) // the log has no errors of clients that send nothing sensible
-	serve(ctx, group, func(h *http.Server) error {
-		h.TLSConfig, h.ErrorLog = tlsConfig, quiet
-		return h.ServeTLS(server.Bounded(secure, h), "", "")
-	}, s)
+	h := limited(s)
+	h.ErrorLog = zap.NewStdLog(zap.NewNop()) // the log has no errors of clients that send nothing sensible
+	serve(ctx, group, h, tls.NewListener(server.Bounded(secure, h), tlsConfig))
 	log.Info("serving", "version", version, "https", secure.Addr().String(), "dir", o.dir)
 	if o.insecurePort == 0 {
 		return nil
@@ -227,7 +223,8 @@ func (o *options) listen(
 	if err != nil {
 		return fmt.Errorf("serving plain HTTP: %w", err)
 	}
-	serve(ctx, group, func(h *http.Server) error { return h.Serve(server.Bounded(plain, h)) }, s)
+	h = limited(s)
+	serve(ctx, group, h, server.Bounded(plain, h))
 	log.Info("serving without encryption", "http", plain.Addr().String(), "flag", "--insecure-port")
 	return nil
 }
@@ -248,7 +245,7 @@ func (o *options) serveMetrics(ctx context.Context, group *errgroup.Group, regis
 	case err == nil:
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-		serve(ctx, group, func(h *http.Server) error { return h.Serve(metrics) }, mux)
+		serve(ctx, group, limited(mux), metrics)
 	case o.metricsAsked:
 		return fmt.Errorf("serving metrics: %w", err)
 	default: // the flag was not given; without metrics, a second server on this machine can still run
@@ -264,11 +261,16 @@ const (
 	headersLimit = 32 << 10 // bytes
 )
 
-// serve runs a server until ctx ends. Then it gives running answers a moment to finish.
-func serve(ctx context.Context, group *errgroup.Group, run func(*http.Server) error, handler http.Handler) {
-	h := &http.Server{Handler: handler, ReadHeaderTimeout: headerLimit, ReadTimeout: headerLimit,
+// limited returns a server whose clients have bounded times and headers.
+func limited(handler http.Handler) *http.Server {
+	return &http.Server{Handler: handler, ReadHeaderTimeout: headerLimit, ReadTimeout: headerLimit,
 		WriteTimeout: answerLimit, IdleTimeout: headerLimit, MaxHeaderBytes: headersLimit}
-	cli.Serve(ctx, group, h, leaveLimit, func() error { return run(h) })
+}
+
+// serve runs a server until ctx ends. Then it gives running answers a moment to finish.
+func serve(ctx context.Context, group *errgroup.Group, h *http.Server, l net.Listener) {
+	s := manager.Server{Server: h, Listener: l, ShutdownTimeout: new(leaveLimit)}
+	group.Go(func() error { return s.Start(ctx) })
 }
 
 func logging() (logr.Logger, error) {

@@ -6,10 +6,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
 
@@ -127,13 +126,9 @@ func ends(chain *tls.Certificate) float64 {
 
 // authorities reads the authorities for each connection: they change without notice, and a new machine connects once.
 func (o *tlsOptions) authorities() (*x509.CertPool, error) {
-	text, err := os.ReadFile(o.clientCA)
+	pool, err := cert.NewPool(o.clientCA)
 	if err != nil {
-		return nil, fmt.Errorf("reading client authorities: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("reading client authorities: there is no certificate in " + o.clientCA)
+		return nil, fmt.Errorf("reading client authorities, which --client-ca names: %w", err)
 	}
 	return pool, nil
 }

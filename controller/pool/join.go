@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -42,9 +43,12 @@ const (
 	nodeUser = "system:node:"
 )
 
-// joined is what is known of a new node: the pool that its token was for, or why that can't be said. told is the last
-// text that an event had about the node.
-type joined struct{ pool, trouble, told string }
+// joined is what is known of a new node: the pool that its token was for, or why the pool can't be said. known is false
+// until the API server has given the requests. told is the last text of a NotLabelled event about the node.
+type joined struct {
+	known               bool
+	pool, trouble, told string
+}
 
 // label gives nodes that have just joined the labels of the pool that their bootstrap token was for. It takes out of
 // nodes those of which that could not be found out or done: as they are, they would be sent with another pool. After an
@@ -52,38 +56,73 @@ type joined struct{ pool, trouble, told string }
 func (r *reconciler) label(ctx context.Context, pools []*mcfgv1.MachineConfigPool, nodes map[string]*corev1.Node,
 ) []error {
 	var fresh, unknown []*corev1.Node
-	known := map[types.UID]*joined{}
+	current := map[types.UID]*joined{}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		n := nodes[name]
 		if !newcomer(n, r.now()) {
 			continue
 		}
+		j := cmp.Or(r.joined[n.UID], &joined{})
+		current[n.UID] = j
 		fresh = append(fresh, n)
-		if j := r.joined[n.UID]; j != nil {
-			known[n.UID] = j
-		} else {
+		if !j.known {
 			unknown = append(unknown, n)
 		}
 	}
-	r.joined = known
+	r.joined = current
+	if len(fresh) == 0 {
+		return nil
+	}
 	var errs []error
 	if len(unknown) > 0 {
 		if err := r.learn(ctx, unknown); err != nil {
 			errs = append(errs, err)
+			for _, n := range unknown {
+				r.tellUnlabelled(ctx, n, err)
+				delete(nodes, n.Name)
+			}
 		}
 	}
+	members := membership(pools)
 	for _, n := range fresh {
-		j := known[n.UID]
-		if j == nil {
-			delete(nodes, n.Name)
-		} else if err := r.labelOne(ctx, pools, n, j); err != nil {
+		j := current[n.UID]
+		if !j.known {
+			continue
+		}
+		if err := r.labelOne(ctx, pools, members, n, j); err != nil {
 			errs = append(errs, err)
+			r.tellUnlabelled(ctx, n, err)
 			delete(nodes, n.Name)
 		} else {
 			nodes[n.Name] = r.nodes.view(n)
 		}
 	}
 	return errs
+}
+
+// tellUnlabelled makes an event of the error because of which a new node has no label yet. The next look takes into
+// account what another writer has changed, so a conflict makes no event.
+func (r *reconciler) tellUnlabelled(ctx context.Context, n *corev1.Node, err error) {
+	if ctx.Err() == nil && !conflicts(err) {
+		r.notLabelled(n, fmt.Sprintf("until it has its label, for an hour at most, the node is sent nowhere: %v", err))
+	}
+}
+
+// notLabelled makes a NotLabelled event with a text, once for a node and text.
+func (r *reconciler) notLabelled(n *corev1.Node, text string) {
+	if j := r.joined[n.UID]; j.told != text {
+		j.told = text
+		r.events.Eventf(n, nil, corev1.EventTypeWarning, "NotLabelled", "Label", "%s", note(text))
+	}
+}
+
+// membership returns how pools select nodes.
+func membership(pools []*mcfgv1.MachineConfigPool) progress.Membership {
+	values := make([]mcfgv1.MachineConfigPool, 0, len(pools))
+	for _, p := range pools {
+		values = append(values, *p)
+	}
+	return progress.NewMembership(values)
 }
 
 // learn asks the API server by which tokens nodes have joined. The list comes in small pages, of which little is kept:
@@ -109,24 +148,25 @@ func (r *reconciler) learn(ctx context.Context, nodes []*corev1.Node) error {
 		}
 	}
 	for _, v := range heard {
-		r.joined[v.node.UID] = v.answer()
+		j := r.joined[v.node.UID]
+		j.pool, j.trouble = v.answer()
+		j.known = true
 	}
 	return nil
 }
 
-func (r *reconciler) labelOne(ctx context.Context, pools []*mcfgv1.MachineConfigPool, n *corev1.Node, j *joined) error {
+func (r *reconciler) labelOne(ctx context.Context, pools []*mcfgv1.MachineConfigPool, members progress.Membership,
+	n *corev1.Node, j *joined,
+) error {
 	if j.pool == "" && j.trouble == "" {
 		return nil
 	}
 	missing, trouble := map[string]string(nil), j.trouble
 	if trouble == "" {
-		missing, trouble = roleLabels(pools, n, j.pool)
+		missing, trouble = roleLabels(pools, members, n, j.pool)
 	}
 	if trouble != "" {
-		if j.told != trouble {
-			j.told = trouble
-			r.events.Eventf(n, nil, corev1.EventTypeWarning, "NotLabelled", "Label", "%s", note(trouble))
-		}
+		r.notLabelled(n, trouble)
 		return nil
 	}
 	if len(missing) == 0 {
@@ -182,21 +222,21 @@ func (v *voices) hear(q *certv1.CertificateSigningRequest) {
 	v.pools[strings.Join(pools, "")] = true
 }
 
-// answer returns the pool that the node has joined for. Requests that differ leave no answer.
-func (v *voices) answer() *joined {
+// answer returns the pool that the node has joined for, empty for any pool, or why the pool can't be said.
+func (v *voices) answer() (pool, trouble string) {
 	switch pools := slices.Sorted(maps.Keys(v.pools)); {
 	case v.several != nil:
-		return &joined{trouble: fmt.Sprintf("the node's bootstrap token is for several pools by its groups, %s: the node "+
+		return "", fmt.Sprintf("the node's bootstrap token is for several pools by its groups, %s: the node "+
 			"gets the labels of none; label it by hand, and take groups out of the token's Secret",
-			strings.Join(v.several, ", "))}
+			strings.Join(v.several, ", "))
 	case len(pools) > 1:
-		return &joined{trouble: fmt.Sprintf("certificates of the node's name were requested by several tokens or users, and "+
+		return "", fmt.Sprintf("certificates of the node's name were requested by several tokens or users, and "+
 			"not all for the same pool (%s): the node gets the labels of none; find out which machines those are, and "+
-			"label the node by hand", strings.TrimPrefix(strings.Join(pools, ", "), ", "))}
+			"label the node by hand", strings.TrimPrefix(strings.Join(pools, ", "), ", "))
 	case len(pools) == 1:
-		return &joined{pool: pools[0]}
+		return pools[0], ""
 	}
-	return &joined{}
+	return "", ""
 }
 
 // requestedFor returns the name that a certificate is requested for, empty for what can't be read.
@@ -214,20 +254,13 @@ func requestedFor(request []byte) string {
 
 // roleLabels returns the labels that bring a new node into a pool and that the node lacks, or why the node gets none.
 // Only labels of roles are given, which a kubelet can't give itself, and never those of the control plane.
-func roleLabels(pools []*mcfgv1.MachineConfigPool, n *corev1.Node, name string,
+func roleLabels(pools []*mcfgv1.MachineConfigPool, members progress.Membership, n *corev1.Node, name string,
 ) (missing map[string]string, trouble string) {
 	failed := func(format string, args ...any) (map[string]string, string) {
 		return nil, fmt.Sprintf("the node's bootstrap token is for the pool %s, and the node is not labelled for it: %s",
 			name, fmt.Sprintf(format, args...))
 	}
-	values := make([]mcfgv1.MachineConfigPool, 0, len(pools))
-	at := -1
-	for i, p := range pools {
-		values = append(values, *p)
-		if p.Name == name {
-			at = i
-		}
-	}
+	at := slices.IndexFunc(pools, func(p *mcfgv1.MachineConfigPool) bool { return p.Name == name })
 	switch {
 	case at < 0:
 		return failed("there is no MachineConfigPool/%s; make it, or give tokens another group", name)
@@ -250,7 +283,7 @@ func roleLabels(pools []*mcfgv1.MachineConfigPool, n *corev1.Node, name string,
 			missing[key], after.Labels[key] = value, value
 		}
 	}
-	switch pool, conflict := progress.NewMembership(values).Of(after); {
+	switch pool, conflict := members.Of(after); {
 	case conflict != nil:
 		return failed("with the labels %s, %s", labels.Set(missing), conflict)
 	case pool != name:
@@ -296,7 +329,9 @@ func selected(s *metav1.LabelSelector) (map[string]string, error) {
 func labelPatch(n *corev1.Node, missing map[string]string) []byte {
 	const path = "/metadata/labels"
 	ops := []operation{{"test", "/metadata/uid", n.UID}}
-	if n.Annotations != nil {
+	if n.Annotations == nil { // the path of a single annotation would be an error
+		ops = append(ops, operation{"test", "/metadata/annotations", nil})
+	} else {
 		ops = append(ops, operation{"test", annotationPath(api.DesiredConfig), nil})
 	}
 	if n.Labels == nil {

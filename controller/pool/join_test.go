@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"maps"
@@ -16,16 +17,19 @@ import (
 	"testing"
 	"time"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/google/go-cmp/cmp"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	certv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/noderefit/noderefit/api"
@@ -107,6 +111,11 @@ func (j *joining) look(t *testing.T, node string) (map[string]string, string) {
 	if err := j.live.Get(t.Context(), client.ObjectKey{Name: node}, n); err != nil {
 		t.Fatal(err)
 	}
+	return n.Labels, j.heard()
+}
+
+// heard returns the events about labels since the last call, each in a line.
+func (j *joining) heard() string {
 	var said []string
 	for {
 		select {
@@ -117,7 +126,7 @@ func (j *joining) look(t *testing.T, node string) (map[string]string, string) {
 			continue
 		default:
 		}
-		return n.Labels, strings.Join(said, "\n")
+		return strings.Join(said, "\n")
 	}
 }
 
@@ -241,7 +250,7 @@ func TestANodeIsLabelledAsSoonAsItsPoolExistsAndNotAgain(t *testing.T) {
 	}
 }
 
-// Without a new node nobody is asked. A node that can't be known is told nothing while it is new, since it may belong to
+// Without a new node the API server is not asked for requests. A node that can't be known is told nothing while it is new, since it may belong to
 // another pool than it seems.
 func TestOnlyNewNodesAreAskedAbout(t *testing.T) {
 	j := newJoining(t, registered("new", map[string]string{api.NodeRole + "worker": ""}))
@@ -260,10 +269,79 @@ func TestOnlyNewNodesAreAskedAbout(t *testing.T) {
 	if to := told(); to != "" {
 		t.Errorf("the node was sent to %s before its pool was known", to)
 	}
+	if said := j.heard(); !strings.HasPrefix(said, "Warning NotLabelled ") || !strings.Contains(said, "it is silent") {
+		t.Errorf("an event says %q", said)
+	}
+	if _, err := j.Reconcile(t.Context(), reconcile.Request{}); err == nil {
+		t.Error("the API server gave no requests, and there is no error")
+	}
+	if said := j.heard(); said != "" {
+		t.Errorf("the event is there again: %q", said)
+	}
 	j.now = t0.Add(2 * time.Hour)
 	reconcileNow(t, j.reconciler)
 	if told() == "" {
 		t.Error("the node is new no more, and was not sent anywhere")
+	}
+}
+
+// A label that the API server refuses is told once for each text. What another writer has changed meanwhile is no news:
+// the next look takes that into account.
+func TestARefusedLabelIsToldOnce(t *testing.T) {
+	j := newJoining(t, registered("new", nil), request(t, "first", "new", t0.Add(-time.Minute), api.PoolGroup+"infra"))
+	node := corev1.Resource("nodes")
+	refuse := apierrors.NewConflict(node, "new", errors.New("it has changed"))
+	r := j.client
+	j.client = interceptor.NewClient(r.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, more ...client.PatchOption) error {
+			if _, is := o.(*corev1.Node); is {
+				return refuse
+			}
+			return c.Patch(ctx, o, p, more...)
+		}})
+	for _, step := range []struct{ because, says string }{
+		{"", ""}, {"a policy", "a policy"}, {"a policy", ""}, {"a webhook", "a webhook"},
+	} {
+		if step.because != "" {
+			refuse = apierrors.NewForbidden(node, "new", errors.New(step.because))
+		}
+		_, _ = j.Reconcile(t.Context(), reconcile.Request{})
+		if said := j.heard(); (said == "") != (step.says == "") || !strings.Contains(said, step.says) {
+			t.Errorf("refused because of %q: an event says %q, want %q", step.because, said, step.says)
+		}
+	}
+	j.client = r
+	if labels, said := j.look(t, "new"); len(labels) != 1 || !strings.HasPrefix(said, "Normal Labelled ") {
+		t.Errorf("not refused any more: %v, %q", labels, said)
+	}
+}
+
+// The patch of a label rests on a node that was never sent anywhere, whatever annotations the node had.
+func TestALabelIsForANodeThatIsStillNew(t *testing.T) {
+	missing := map[string]string{api.NodeRole + "infra": ""}
+	for name, test := range map[string]struct {
+		was, is map[string]string
+		good    bool
+	}{
+		"no annotations":              {nil, nil, true},
+		"other annotations":           {map[string]string{"a": "b"}, map[string]string{"a": "c"}, true},
+		"sent meanwhile":              {map[string]string{"a": "b"}, map[string]string{api.DesiredConfig: "rendered-worker-a"}, false},
+		"sent, without an annotation": {nil, map[string]string{api.DesiredConfig: "rendered-worker-a"}, false},
+	} {
+		n := registered("new", nil)
+		n.Annotations = test.was
+		patch, err := jsonpatch.DecodePatch(labelPatch(n, missing))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Annotations = test.is
+		text, err := json.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := patch.Apply(text); (err == nil) != test.good {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

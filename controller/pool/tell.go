@@ -61,7 +61,7 @@ func (r *reconciler) tell(w *world) {
 // noteLimit is the longest note of an event that the API takes, in bytes.
 const noteLimit = 1024
 
-// tellWithheld makes an event of a node that is taken back from a release before anybody has booted it there.
+// tellWithheld makes an event of a node that is taken back from a release before its boot there.
 func (r *reconciler) tellWithheld(pool *mcfgv1.MachineConfigPool, n *corev1.Node, s nodeStep) {
 	if s.Held != string(progress.Withheld) {
 		return

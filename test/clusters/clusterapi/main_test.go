@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -73,10 +71,22 @@ func (l *lab) must(err error) {
 	}
 }
 
-func newLab(t *testing.T) *lab {
+// newCluster is a control plane with the extension's account and its rights, and nothing that runs.
+func newCluster(t *testing.T) *lab {
 	t.Helper()
 	cluster.Need(t)
 	l := &lab{Cluster: cluster.New(t, cluster.Options{}), t: t}
+	var err error
+	_, l.account, err = l.ServiceAccountConfig(t.Context(), api.Namespace, "machine-config-cluster-api", "")
+	l.must(err)
+	_, err = l.Kubectl(t.Context(), "apply", "-f", root+"/packaging/kustomize/cluster-api/rbac-cluster-api.yaml")
+	l.must(err)
+	return l
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var agents sync.WaitGroup
 	agents.Go(func() { l.agents(ctx) })
@@ -88,10 +98,6 @@ func newLab(t *testing.T) *lab {
 	l.must(err)
 	l.run(program, "run", "--kubeconfig="+l.Kubeconfig, "--leader-elect=false", "--metrics-bind-address=0",
 		"--health-probe-bind-address=0")
-	_, l.account, err = l.ServiceAccountConfig(t.Context(), api.Namespace, "machine-config-cluster-api", "")
-	l.must(err)
-	_, err = l.Kubectl(t.Context(), "apply", "-f", root+"/packaging/kustomize/cluster-api/rbac-cluster-api.yaml")
-	l.must(err)
 	manifest := filepath.Join(t.TempDir(), "base.yaml")
 	l.must(os.WriteFile(manifest, []byte(base), 0o600))
 	_, err = l.Kubectl(t.Context(), "apply", "-f", manifest)
@@ -109,10 +115,7 @@ func (l *lab) extension(program string) {
 	for name, text := range map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": callers} {
 		l.must(os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
-	listener, err := new(net.ListenConfig).Listen(l.t.Context(), "tcp", "127.0.0.1:0")
-	l.must(err)
-	address := listener.Addr().String()
-	l.must(listener.Close())
+	address := cluster.FreeAddress(l.t)
 	l.run(program, "cluster-api", "--cluster=prod", "--namespace=fleet", "--client-name=machine-config-server",
 		"--kubeconfig="+l.account, "--bind-address="+address,
 		"--cert="+dir+"/tls.crt", "--key="+dir+"/tls.key", "--client-ca="+dir+"/ca.crt")
@@ -130,7 +133,7 @@ func (l *lab) extension(program string) {
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted,
 		MinVersion: tls.VersionTLS12}}}
 	if _, code, err := l.post(stranger, "discovery", []byte("{}")); err == nil {
-		l.t.Errorf("who shows no certificate is answered: %d", code)
+		l.t.Errorf("a client without a certificate is answered: %d", code)
 	}
 }
 
@@ -145,12 +148,12 @@ func (l *lab) run(program string, args ...string) {
 	var log bytes.Buffer
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = &log, &log
-	l.must(cmd.Start())
+	child, err := cluster.StartChild(cmd)
+	l.must(err)
 	l.t.Cleanup(func() {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			l.t.Error(err)
+		if err := child.Stop(); err != nil {
+			l.t.Errorf("SIGTERM ends %s with %v", args[0], err)
 		}
-		_ = cmd.Wait()
 		if l.t.Failed() || strings.Contains(log.String(), "panic:") {
 			l.t.Errorf("%s said:\n%s", args[0], log.String())
 		}
@@ -160,8 +163,7 @@ func (l *lab) run(program string, args ...string) {
 // node adds a ready node of a machine.
 func (l *lab) node(name, machine string) {
 	l.t.Helper()
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.NodeRole + pool: ""},
-		Annotations: map[string]string{"cluster.x-k8s.io/machine": machine, "cluster.x-k8s.io/cluster-namespace": "fleet"}},
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.NodeRole + pool: ""}},
 		Spec: corev1.NodeSpec{ProviderID: "lab://" + machine}}
 	n, err := l.Client.CoreV1().Nodes().Create(l.t.Context(), n, metav1.CreateOptions{})
 	l.must(err)

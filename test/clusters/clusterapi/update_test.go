@@ -35,16 +35,15 @@ func TestAChangeOfFilesIsMadeInPlaceAndItsVerdictIsTheMachines(t *testing.T) {
 	}
 
 	second := []string{`"name": "m1"`, `"name": "m2"`, "lab://m1", "lab://m2"}
-	waited := 0
 	l.until("the first machine has its files", func() (bool, any) {
 		a := l.ask(update)
-		if a.RetryAfterSeconds > 0 {
-			waited++
-		}
 		return a.Status == "Success" && a.RetryAfterSeconds == 0, a
 	})
-	if waited == 0 {
-		t.Error("nothing was waited for: the verdict of the node was not")
+	name, with := l.configuration("Mgo=")
+	if n, err := l.Client.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{}); err != nil || !with ||
+		n.Annotations[api.CurrentConfig] != name {
+		t.Errorf("the machine is done, and its node has not proved %s, which has the files: %t; %v, %v", name, with,
+			n.Annotations, err)
 	}
 	l.until("the second machine has its files", func() (bool, any) {
 		a := l.ask(update, second...)
@@ -103,7 +102,7 @@ func TestAChangeOfFilesIsMadeInPlaceAndItsVerdictIsTheMachines(t *testing.T) {
 
 // The account of the extension makes its own MachineConfigs alone.
 func TestTheExtensionMakesItsOwnMachineConfigsAlone(t *testing.T) {
-	l := newLab(t)
+	l := newCluster(t)
 	for name, test := range map[string]struct {
 		manifest string
 		refused  bool

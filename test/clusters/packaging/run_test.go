@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -58,7 +57,7 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 	err := c.Client.CoreV1().RESTClient().Post().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies").
 		Body(fmt.Appendf(nil, `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"told"},
 			"spec":{"pools":["worker"],"notifications":{"webhooks":[{"name":"chat","url":"http://%[1]s"}],
-			"alertmanager":{"url":"http://%[1]s"}}}}`, freeAddress(t))).Do(t.Context()).Error()
+			"alertmanager":{"url":"http://%[1]s"}}}}`, cluster.FreeAddress(t))).Do(t.Context()).Error()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +142,7 @@ func runController(t *testing.T, c *cluster.Cluster, programs string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics, probes := freeAddress(t), freeAddress(t)
+	metrics, probes := cluster.FreeAddress(t), cluster.FreeAddress(t)
 	cmd := exec.Command(filepath.Join(programs, api.Controller), "run", "--kubeconfig="+kubeconfig,
 		"--metrics-bind-address="+metrics, "--health-probe-bind-address="+probes)
 	var log bytes.Buffer
@@ -177,16 +176,6 @@ func ready(t *testing.T, probe string) {
 		last = cmp.Or(err, errors.New("it is refused"))
 	}
 	t.Fatalf("%s: %v", probe, last)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // runDaemon installs the unit as docs/install.md says.

@@ -96,7 +96,7 @@ func runServer(t *testing.T, c *cluster.Cluster, programs, pool string) string {
 	if err := c.BootstrapToken(t.Context(), token); err != nil {
 		t.Fatal(err)
 	}
-	dir, metrics, address := t.TempDir(), freeAddress(t), freeAddress(t)
+	dir, metrics, address := t.TempDir(), cluster.FreeAddress(t), cluster.FreeAddress(t)
 	roots := selfSigned(t, dir)
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {

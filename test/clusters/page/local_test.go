@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/noderefit/noderefit/test/lab/cluster"
 )
 
 // ownPage is a running kubectl refit page.
@@ -138,7 +140,7 @@ func TestAPageThatCannotBeServedSaysWhy(t *testing.T) {
 	_, kubeconfig, err := l.ServiceAccountConfig(l.ctx, "default", "own", "")
 	l.must(err)
 	l.pool("small", "rendered-small-"+strings.Repeat("a", 32), "rendered-small-"+strings.Repeat("a", 32))
-	taken := freeAddress(t)
+	taken := cluster.FreeAddress(t)
 	listener, err := (&net.ListenConfig{}).Listen(l.ctx, "tcp", taken)
 	l.must(err)
 	defer listener.Close()

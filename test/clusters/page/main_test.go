@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -137,7 +136,7 @@ func (l *lab) controller(account string, args ...string) *controller {
 	l.must(err)
 	_, kubeconfig, err := l.ServiceAccountConfig(l.ctx, api.Namespace, account, "")
 	l.must(err)
-	c := &controller{address: freeAddress(l.t), health: freeAddress(l.t), log: filepath.Join(l.t.TempDir(), "log")}
+	c := &controller{address: cluster.FreeAddress(l.t), health: cluster.FreeAddress(l.t), log: filepath.Join(l.t.TempDir(), "log")}
 	log, err := os.Create(c.log)
 	l.must(err)
 	defer log.Close()
@@ -157,16 +156,6 @@ func (l *lab) controller(account string, args ...string) *controller {
 		}
 	})
 	return c
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // ready says "" once a probe of the kubelet's would be content.

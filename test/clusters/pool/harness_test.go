@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -134,7 +133,7 @@ func (l *lab) controller(args ...string) *controller {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	address := freeAddress(l.t)
+	address := cluster.FreeAddress(l.t)
 	c := &controller{metrics: "http://" + address + "/metrics", log: filepath.Join(l.t.TempDir(), "log")}
 	log, err := os.Create(c.log)
 	if err != nil {
@@ -208,16 +207,6 @@ func (c *controller) metric(t *testing.T, series string) string {
 func (l *lab) measures(c *controller, series, want string) {
 	l.t.Helper()
 	l.until(series+" is "+want, func() bool { return c.metric(l.t, series) == want })
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // pool makes a pool that selects nodes by their role.

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/test/lab/cluster"
 )
 
 // receiver is a webhook that reads CloudEvents strictly, and can be away.
@@ -44,7 +45,7 @@ type receiver struct {
 
 func newReceiver(t *testing.T) *receiver {
 	t.Helper()
-	r := &receiver{t: t, ids: map[string]bool{}, address: freeAddress(t)}
+	r := &receiver{t: t, ids: map[string]bool{}, address: cluster.FreeAddress(t)}
 	t.Cleanup(r.goAway)
 	return r
 }
@@ -186,7 +187,7 @@ func (l *lab) startAlertmanager() string {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	dir, address := l.t.TempDir(), freeAddress(l.t)
+	dir, address := l.t.TempDir(), cluster.FreeAddress(l.t)
 	config := filepath.Join(dir, "alertmanager.yml")
 	if err := os.WriteFile(config, []byte("route: {receiver: none}\nreceivers: [{name: none}]\n"), 0o600); err != nil {
 		l.t.Fatal(err)
@@ -309,7 +310,7 @@ func TestARolloutIsToldAndItsNodesAreSilentAcrossARestart(t *testing.T) {
 func TestAWebhookThatIsDownHoldsUpNothingAndMissesNothing(t *testing.T) {
 	r := newReceiver(t)
 	l, c := tellers(t, 2, fmt.Sprintf(`{"webhooks":[{"name":"chat","url":"http://%s/t0k3n"}],"alertmanager":{"url":"http://%s"}}`,
-		r.address, freeAddress(t)))
+		r.address, cluster.FreeAddress(t)))
 	l.target("worker", configB)
 	l.updated("worker", configB)
 	l.until("the policy says that it reaches no Alertmanager", func() bool {

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -231,24 +230,18 @@ func serveDirectory(t *testing.T, bin, dir string) func(pool string) string {
 	cert, key := cluster.SelfSigned(t)
 	writeText(t, keys+"/tls.crt", string(cert))
 	writeText(t, keys+"/tls.key", string(key))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := listener.Addr().(*net.TCPAddr)
-	_ = listener.Close()
+	port := cluster.FreePort(t)
 	var log bytes.Buffer
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), bin+"/machine-config-server", "--dir", dir,
 		"--cert", keys+"/tls.crt", "--key", keys+"/tls.key", "--address=127.0.0.1", "--metrics-bind-address=0",
-		fmt.Sprintf("--secure-port=%d", at.Port))
+		fmt.Sprintf("--secure-port=%d", port))
 	cmd.Stdout, cmd.Stderr = &log, &log
 	child, err := cluster.StartChild(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-child.Ended()
+		child.Kill()
 		if t.Failed() {
 			t.Logf("the server:\n%s", &log)
 		}
@@ -259,7 +252,7 @@ func serveDirectory(t *testing.T, bin, dir string) func(pool string) string {
 	return func(pool string) string {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://%s/config/%s", at, pool), nil)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/config/%s", port, pool), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

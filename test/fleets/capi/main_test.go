@@ -10,21 +10,12 @@ package capi
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -93,18 +84,18 @@ func newStand(t *testing.T) *stand {
 	ctrl.SetLogger(logr.Discard())
 	l.client, err = client.New(l.Config, client.Options{})
 	must(t, err)
-	must(t, l.certificates())
+	l.certificates(t)
 	all := managers()
 	for _, m := range all {
-		m.webhooks, err = freePort(ctx)
-		must(t, err, l.install(ctx, m))
+		m.webhooks, m.health = cluster.FreePort(t), cluster.FreePort(t)
+		must(t, l.install(ctx, m))
 	}
 	must(t, l.serverSide(ctx, "provider", definitions))
 	for _, m := range all {
 		must(t, l.start(ctx, m))
 	}
 	_, err = l.StartController(ctx)
-	must(t, err, l.extension(ctx, filepath.Join(bin, "machine-config-controller")))
+	must(t, err, l.extension(ctx, filepath.Join(bin, "machine-config-controller"), cluster.FreeAddress(t)))
 	l.provider = startProvider(l, base)
 	return l
 }
@@ -182,62 +173,20 @@ func untilAnswers(ctx context.Context, name, url string) error {
 
 func encoded(text []byte) string { return base64.StdEncoding.EncodeToString(text) }
 
-// certificates writes those of the servers, of the authority of clients, and of Cluster API's controllers.
-func (l *stand) certificates() error {
-	server := &x509.Certificate{Subject: pkix.Name{CommonName: "servers"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true}
-	clients := &x509.Certificate{Subject: pkix.Name{CommonName: "clients"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign}
-	controllers := &x509.Certificate{Subject: pkix.Name{CommonName: "cluster-api-controllers"},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	_, err := l.certificate("tls", server, nil, nil)
-	if err != nil {
-		return err
+// certificates writes that of the servers, and that of Cluster API's controllers, which is the authority of clients too.
+func (l *stand) certificates(t *testing.T) {
+	t.Helper()
+	server, serverKey := cluster.SelfSigned(t)
+	callers, callersKey := cluster.SelfSigned(t)
+	l.cert = server
+	for name, text := range map[string][]byte{"tls.crt": server, "tls.key": serverKey, "ca.crt": callers,
+		"client.crt": callers, "client.key": callersKey} {
+		must(t, os.WriteFile(filepath.Join(l.dir, name), text, 0o600))
 	}
-	authority, err := l.certificate("ca", clients, nil, nil)
-	if err != nil {
-		return err
-	}
-	if _, err = l.certificate("client", controllers, clients, authority); err != nil {
-		return err
-	}
-	l.cert, err = os.ReadFile(filepath.Join(l.dir, "tls.crt"))
-	return err
-}
-
-// certificate writes a certificate and its key, NAME.crt and NAME.key. Without a signer it is its own.
-func (l *stand) certificate(
-	name string, template, signer *x509.Certificate, signs *ecdsa.PrivateKey,
-) (*ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	if signer == nil {
-		signer, signs = template, key
-	}
-	template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, err
-	}
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
-	template.KeyUsage |= x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, template, signer, &key.PublicKey, signs)
-	if err != nil {
-		return nil, err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	at := filepath.Join(l.dir, name)
-	return key, errors.Join(
-		os.WriteFile(at+".crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
-		os.WriteFile(at+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 }
 
 // extension installs the extension's rights, starts it with its account, and registers it with Cluster API.
-func (l *stand) extension(ctx context.Context, program string) error {
+func (l *stand) extension(ctx context.Context, program, address string) error {
 	_, err := l.Kubectl(ctx, "apply", "-f", repository+"/packaging/kustomize/cluster-api/rbac-cluster-api.yaml")
 	if err != nil {
 		return err
@@ -246,14 +195,9 @@ func (l *stand) extension(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	port, err := freePort(ctx)
-	if err != nil {
-		return err
-	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	at := func(name string) string { return filepath.Join(l.dir, name) }
 	if err := l.child("extension", program, "cluster-api", "--cluster="+prod, "--namespace="+namespace,
-		"--client-name=cluster-api-controllers", "--kubeconfig="+account, "--bind-address="+address,
+		"--client-name=machine-config-server", "--kubeconfig="+account, "--bind-address="+address,
 		"--cert="+at("tls.crt"), "--key="+at("tls.key"), "--client-ca="+at("ca.crt")); err != nil {
 		return err
 	}

@@ -85,20 +85,6 @@ func build(ctx context.Context) (string, error) {
 	return dir, nil
 }
 
-// freePort returns a port of 127.0.0.1 that nothing listens at.
-func freePort(ctx context.Context) (int, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(port)
-}
-
 // runsBeside reports whether an object is of what runs managers as pods and makes their certificates. Here they run
 // beside the control plane.
 func runsBeside(kind string) bool {
@@ -182,9 +168,6 @@ func (l *stand) serverSide(ctx context.Context, name, documents string) error {
 func (l *stand) start(ctx context.Context, m *manager) error {
 	_, kubeconfig, err := l.ServiceAccountConfig(ctx, m.namespace, m.account, "")
 	if err != nil {
-		return err
-	}
-	if m.health, err = freePort(ctx); err != nil {
 		return err
 	}
 	health := net.JoinHostPort("127.0.0.1", strconv.Itoa(m.health))

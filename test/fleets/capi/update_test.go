@@ -330,14 +330,11 @@ func failed(ctx context.Context, t *testing.T, l *stand) {
 		return victim != "", "none has", err
 	})
 	t.Logf("the Machine %s has failed", victim)
-	until(ctx, t, "Cluster API has asked ten times more", func(context.Context) (bool, string, error) {
-		log, err := os.ReadFile(filepath.Join(l.dir, "extension.log"))
-		asked := strings.Count(string(log), "delete Machine "+namespace+"/"+victim)
-		if asked > 0 && !strings.Contains(string(log), "which went back: systemd units: failed: [kubelet.service]") {
-			t.Errorf("the extension does not say why: %s", log)
-		}
-		return asked > 10, fmt.Sprint(asked), err
-	})
+	l.askedAgain(ctx, t, victim, 10)
+	log, err := os.ReadFile(filepath.Join(l.dir, "extension.log"))
+	if err != nil || !strings.Contains(string(log), "which went back: systemd units: failed: [kubelet.service]") {
+		t.Errorf("the extension does not say why: %s, %v", log, err)
+	}
 	must(t, l.WaitPool(ctx, "worker", "back", fleet.Updated(2)))
 	if after := l.same(ctx, t); !maps.Equal(before, after) {
 		t.Errorf("there are %v, before there were %v", after, before)
@@ -359,10 +356,11 @@ func failed(ctx context.Context, t *testing.T, l *stand) {
 			return name == "fifth"
 		}), fmt.Sprint(len(sets)), err
 	})
+	l.askedAgain(ctx, t, victim, 3)
 	if after := l.same(ctx, t); !maps.Equal(before, after) {
 		t.Errorf("there are %v, before there were %v", after, before)
 	}
-	_, err := l.Kubectl(ctx, "-n", namespace, "delete", "machine", victim, "--wait=false")
+	_, err = l.Kubectl(ctx, "-n", namespace, "delete", "machine", victim, "--wait=false")
 	must(t, err)
 	l.upToDate(ctx, t, "fifth")
 	after := l.same(ctx, t)
@@ -377,4 +375,18 @@ func failed(ctx context.Context, t *testing.T, l *stand) {
 	for name := range after {
 		l.has(ctx, t, name, "/etc/app.conf", "fifth\n")
 	}
+}
+
+// askedAgain waits until Cluster API has asked about a Machine that failed so many times more.
+func (l *stand) askedAgain(ctx context.Context, t *testing.T, machine string, times int) {
+	t.Helper()
+	first := -1
+	until(ctx, t, fmt.Sprintf("Cluster API has asked %d times more", times), func(context.Context) (bool, string, error) {
+		log, err := os.ReadFile(filepath.Join(l.dir, "extension.log"))
+		asked := strings.Count(string(log), "delete Machine "+namespace+"/"+machine)
+		if first < 0 {
+			first = asked
+		}
+		return asked >= first+times, fmt.Sprint(asked), err
+	})
 }

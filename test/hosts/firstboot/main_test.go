@@ -144,7 +144,7 @@ func writeFile(t *testing.T, path string, text []byte) {
 // start runs the server until the test ends.
 func start(t *testing.T, cert []byte, args ...string) server {
 	t.Helper()
-	s := server{port: freePort(t), authority: cert, pool: "worker", token: token}
+	s := server{port: cluster.FreePort(t), authority: cert, pool: "worker", token: token}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program("machine-config-server"), append(args,
 		"--address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port), "--metrics-bind-address=0")...)
 	var log bytes.Buffer
@@ -180,16 +180,6 @@ func start(t *testing.T, cert []byte, args ...string) server {
 			t.Fatalf("the server does not listen: %v", err)
 		}
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // pointer is the small config that a machine is started with: where the rest is, whom to believe, what to show.

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -53,6 +54,18 @@ func (c *Child) Err() error {
 	default:
 		return nil
 	}
+}
+
+// Stop ends the process by SIGTERM, and waits. The error is of a process that does not end with exit code 0.
+func (c *Child) Stop() error {
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-c.ended
+	if !c.cmd.ProcessState.Success() {
+		return c.Err()
+	}
+	return nil
 }
 
 // Kill ends the process at once: what the process does at a normal end is not needed. The process may have ended

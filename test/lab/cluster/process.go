@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"testing"
 	"time"
 )
 
@@ -125,5 +126,22 @@ func allFree(first int) bool {
 
 // release releases the block.
 func (p *ports) release() { p.claim.Close() }
+
+// FreePort returns a port of 127.0.0.1 at which nothing listens.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", address(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// FreeAddress returns an address of 127.0.0.1 at which nothing listens, with its port.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	return address(FreePort(t))
+}
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
