@@ -87,7 +87,7 @@ func (t *Trip) Start(ctx context.Context) (w *transaction.Way, err error) {
 		started = w.Started
 	}
 	if started == transaction.MethodCommand {
-		if started, err = t.command(ctx, w); started == transaction.MethodCommand {
+		if started, err = t.command(ctx, w); err != nil || started == transaction.MethodCommand {
 			return w, err
 		}
 	}

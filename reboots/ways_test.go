@@ -48,6 +48,7 @@ func (w *world) GoDown(_ context.Context, by transaction.Method) error {
 }
 func (w *world) Run(_ context.Context, c systemd.Command) (systemd.Ended, error) {
 	w.ran = append(w.ran, c.Argv[1])
+	w.full = w.full || w.fullAfter == transaction.MethodCommand
 	if w.fails != nil {
 		return systemd.Ended{Result: "exit-code", Status: 3}, nil
 	}
@@ -242,6 +243,7 @@ func TestNoKernelStaysLoadedWithoutItsReboot(t *testing.T) {
 		"and a kernel was loaded":     {kexec, true, func(w *world) { w.full = true; earlier(w) }, []string{unload}, nil, unix.ENOSPC},
 		"full, and the disk is, too":  {full, true, func(w *world) { w.full = true; earlier(w) }, []string{unload}, nil, unix.ENOSPC},
 		"the disk is full afterwards": {kexec, false, func(w *world) { w.refuses[kexec] = errors.New("no"); w.fullAfter = kexec }, []string{load, unload}, []transaction.Method{kexec}, unix.ENOSPC},
+		"full once the command fails": {command, false, func(w *world) { w.fails, w.stops = errors.New("3"), false; w.fullAfter = command }, []string{own}, nil, unix.ENOSPC},
 		"full":                        {full, true, earlier, []string{unload}, []transaction.Method{full}, nil},
 		"nothing is said":             {"", true, earlier, []string{unload}, []transaction.Method{full}, nil},
 		"soft":                        {soft, true, earlier, []string{unload}, []transaction.Method{soft}, nil},
