@@ -315,9 +315,7 @@ func (h *Host) engine() *transaction.Engine {
 	}
 	if h.services != nil {
 		e.Services, e.Prove, e.Unheld, e.Reread = h.services, h.verdictLive, h.unheld, h.services.rereadEtc
-		e.Unload = func(ctx context.Context) {
-			reboots.Unload(ctx, h.root, ostree.Exec, func(what string) { h.say("reboot", what) })
-		}
+		e.UnloadKernel = func(ctx context.Context) error { return reboots.UnloadKernel(ctx, h.root, ostree.Exec) }
 	}
 	if h.loader != nil {
 		e.BootLoader = h.loader

@@ -3,6 +3,7 @@
 package reboots
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -32,7 +33,8 @@ type world struct {
 	inhibited, loads, fails error
 	full                    bool // no way can be recorded, as on a full disk
 	fullAfter               transaction.Method
-	stops                   bool // the command takes the host down
+	stops                   bool  // the command takes the host down
+	stuck                   error // of kexec -u
 	all                     []ostree.Deployment
 	entry                   ostree.BootEntry
 	tries                   int
@@ -97,10 +99,14 @@ func (w *world) trip(asked transaction.Method, change func(*Trip)) *Trip {
 		GRUB: ostree.NewGRUB(w.root.Path(), nil)},
 		Exec: func(_ context.Context, argv ...string) ([]byte, error) {
 			w.ran = append(w.ran, strings.Join(argv, " "))
-			if w.loads == nil {
+			err := w.loads
+			if argv[2] == "-u" {
+				err = w.stuck
+			}
+			if err == nil {
 				w.put(kexecLoaded, map[bool]string{true: "1\n", false: "0\n"}[argv[2] == "-l"], 0o644)
 			}
-			return nil, w.loads
+			return nil, err
 		},
 		Record: func(way *transaction.Way) error {
 			if w.full {
@@ -259,12 +265,35 @@ func TestNoKernelStaysLoadedWithoutItsReboot(t *testing.T) {
 			if c.world != nil {
 				c.world(w)
 			}
-			_, err := w.start(c.asked, func(t *Trip) { t.Loaded = c.loaded })
+			_, err := w.start(c.asked, func(t *Trip) { t.Loaded = map[bool]string{true: "0ld"}[c.loaded] })
 			same := slices.EqualFunc(w.ran, c.ran, strings.HasPrefix)
 			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || !same || !slices.Equal(w.down, c.down) {
 				t.Errorf("%q, down %v, %v; want %q, %v, %v", w.ran, w.down, err, c.ran, c.down, c.err)
 			}
 		})
+	}
+}
+
+// The kernel that stays loaded stays in the record: the next run of the agent unloads it. Only a full reboot leaves such a
+// kernel behind for good.
+func TestAKernelThatCantBeUnloadedStaysInTheRecord(t *testing.T) {
+	t.Parallel()
+	const full, soft, kexec, command = transaction.MethodFull, transaction.MethodSoft, transaction.MethodKexec,
+		transaction.MethodCommand
+	for _, asked := range []transaction.Method{"", full, soft, kexec, command} {
+		w := newWorld(t)
+		w.stuck, w.refuses[kexec] = errors.New("Operation not permitted"), errors.New("masked")
+		w.put(kexecLoaded, "1\n", 0o644)
+		way, err := w.start(asked, func(t *Trip) { t.Loaded = "0ld" })
+		if err != nil || w.down[len(w.down)-1] != full || slices.Contains(w.ran, commandPath) || len(w.kept) == 0 {
+			t.Errorf("%q: down %v, ran %q, %v", asked, w.down, w.ran, err)
+			continue
+		}
+		last := w.kept[len(w.kept)-1]
+		if *way != last || last.Asked != cmp.Or(asked, full) || last.Started != full ||
+			(last.Token == "0ld") != (asked != kexec) || last.Token == "" || (last.Why == "") != (last.Asked == full) {
+			t.Errorf("%q: %+v was recorded", asked, last)
+		}
 	}
 }
 

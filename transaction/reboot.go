@@ -282,7 +282,7 @@ func (e *Engine) LeaveReboot(ctx context.Context, r *Record) error {
 		return nil
 	}
 	e.noReboot(ctx, r)
-	p.NoReboot, r.Way = true, nil
+	p.NoReboot = true
 	e.setState(r, Working, needsReboot+p.Config+" is committed, and its reboot is left to people")
 	return errors.Join(e.store().save(r), fault("left to people"))
 }

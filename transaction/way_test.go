@@ -83,7 +83,7 @@ func TestARebootThatDoesNotComeLeavesNoKernelAndNoWay(t *testing.T) {
 	} {
 		unloaded := 0
 		e := &Engine{Root: host(t, map[string]string{StateDir + "/x": ""}), Deployments: oneDeployment("A"), BootID: c.boot, Now: time.Now,
-			Uptime: func() time.Duration { return 0 }, Say: func(string, string) {}, Unload: func(context.Context) { unloaded++ }}
+			Uptime: func() time.Duration { return 0 }, Say: func(string, string) {}, UnloadKernel: func(context.Context) error { unloaded++; return nil }}
 		r := &Record{}
 		c.is(r)
 		r.Way = byKexec()
@@ -93,6 +93,32 @@ func TestARebootThatDoesNotComeLeavesNoKernelAndNoWay(t *testing.T) {
 		}
 		if now, err := e.store().Load(); err != nil || now.Way != nil || now.Pending != nil && !now.Pending.NoReboot {
 			t.Errorf("%s: %+v, %+v, %v", what, now.Way, now.Pending, err)
+		}
+	}
+}
+
+// The kernel that stays loaded is tried again by each recovery, until it can be unloaded or another kernel runs.
+func TestAKernelThatStaysLoadedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for what, way := range map[string]*Way{
+		"the reboot did not come": byKexec(),
+		"a soft reboot came":      {Asked: MethodKexec, Started: MethodKexec, Token: "12ab", Boot: thisBoot, Took: MethodSoft},
+	} {
+		stuck, said := errors.New("not permitted:\nkexec"), ""
+		e := &Engine{Root: host(t, map[string]string{StateDir + "/x": ""}), Deployments: oneDeployment("A"), BootID: thisBoot,
+			Now: time.Now, Uptime: func() time.Duration { return 0 }, Say: func(_, what string) { said = what },
+			UnloadKernel: func(context.Context) error { return stuck }}
+		r := &Record{Pending: &Pending{Phase: PhaseBoot, Road: RoadReboot}, Way: way}
+		err := e.WithdrawReboot(t.Context(), r, "x")
+		if now, loading := e.store().Load(); err != nil || loading != nil || now.Way.Loaded(thisBoot) != "12ab" ||
+			said != "not permitted:; kexec" {
+			t.Fatalf("%s: %+v, %q, %v, %v", what, now.Way, said, err, loading)
+		}
+		stuck = nil
+		_, err = e.Recover(t.Context(), r)
+		if now, loading := e.store().Load(); err != nil || loading != nil || now.Way.Loaded(thisBoot) != "" ||
+			(now.Way == nil) != (way.Took == "") {
+			t.Errorf("%s: %+v, %v, %v", what, now.Way, err, loading)
 		}
 	}
 }
