@@ -411,8 +411,8 @@ func (h *Host) reboot(ctx context.Context, a *attempt) error {
 		deployment = p.Deployment
 	}
 	err = h.goDown(ctx, a, deployment, notSoft)
-	if errors.As(err, new(*systemd.InhibitedError)) && a.options.SoftReboot && notSoft == "" { // it was not tried
-		err = errors.Join(err, h.engine().BootBy(a.record, transaction.SoftPlanned))
+	if errors.As(err, new(*systemd.InhibitedError)) {
+		err = errors.Join(err, h.engine().BlockReboot(ctx, a.record))
 	}
 	return err
 }
@@ -433,7 +433,7 @@ func (h *Host) goDown(ctx context.Context, a *attempt, deployment, notSoft strin
 	}
 	w, err := t.Start(ctx)
 	if errors.As(err, new(*systemd.InhibitedError)) {
-		return errors.Join(&Refused{Err: err}, h.engine().StartBy(a.record, nil))
+		return &Refused{Err: err}
 	}
 	if err != nil {
 		return err

@@ -72,8 +72,24 @@ func TestARebootThatDoesNotComeLeavesNoKernelAndNoWay(t *testing.T) {
 		"an order, refused": {order, func(ctx context.Context, e *Engine, r *Record) error {
 			return e.RefuseReboot(ctx, r, Rebooted{}, errors.New("x"))
 		}, thisBoot, true},
-		"an order, disowned":     {order, disown, thisBoot, true},
-		"left to people":         {boot, func(ctx context.Context, e *Engine, r *Record) error { return e.LeaveReboot(ctx, r) }, thisBoot, true},
+		"an order, disowned": {order, disown, thisBoot, true},
+		"left to people":     {boot, func(ctx context.Context, e *Engine, r *Record) error { return e.LeaveReboot(ctx, r) }, thisBoot, true},
+		"a return, left to people": {func(r *Record) { r.Returning = "A" }, func(ctx context.Context, e *Engine, r *Record) error {
+			return e.LeaveReboot(ctx, r)
+		}, thisBoot, true},
+		"left to people before": {func(r *Record) { boot(r); r.Pending.NoReboot = true }, func(ctx context.Context, e *Engine, r *Record) error {
+			return e.LeaveReboot(ctx, r)
+		}, thisBoot, true},
+		"refused by a program": {func(r *Record) { boot(r); r.Pending.NoReboot = true; r.Pending.SoftReboot = SoftStarted }, func(ctx context.Context, e *Engine, r *Record) error {
+			if err := e.BlockReboot(ctx, r); r.Pending.SoftReboot != SoftPlanned {
+				return errors.Join(err, errors.New("the soft reboot counts as tried"))
+			}
+			return nil
+		}, thisBoot, true},
+		"a return that came to nothing": {func(r *Record) { r.Returning = "A" }, func(ctx context.Context, e *Engine, r *Record) error {
+			_, err := e.Recover(ctx, r)
+			return err
+		}, thisBoot, true},
 		"after a soft reboot":    {boot, disown, softBoot, true},
 		"after another kernel's": {boot, disown, nextBoot, false},
 		"a default that has gone": {boot, func(ctx context.Context, e *Engine, r *Record) error {
@@ -120,6 +136,19 @@ func TestAKernelThatStaysLoadedIsTriedAgain(t *testing.T) {
 			(now.Way == nil) != (way.Took == "") {
 			t.Errorf("%s: %+v, %v, %v", what, now.Way, err, loading)
 		}
+	}
+}
+
+// The reboot of people has no way of the agent's: that of an earlier reboot would be told of theirs.
+func TestNoEarlierWayIsToldOfARebootThatIsLeftToPeople(t *testing.T) {
+	t.Parallel()
+	e := &Engine{Root: host(t, map[string]string{StateDir + "/x": ""}), BootID: nextBoot, Now: time.Now}
+	r := switching(PhaseBoot, nil)
+	r.Way = byKexec()
+	r.Way.Took = MethodKexec
+	err := e.LeaveReboot(t.Context(), r)
+	if now, loading := e.store().Load(); err != nil || loading != nil || now.Way != nil || !now.Pending.NeedsReboot() {
+		t.Errorf("%+v, %v, %v", now, err, loading)
 	}
 }
 
