@@ -31,6 +31,10 @@ its reboot boots with this command. The command does not drain the node.`,
 			if order.Method == transaction.MethodSoft {
 				return cli.Usagef("flag --reboot-method: a soft reboot is ordered by --soft")
 			}
+			if order.Soft && order.Method != "" {
+				return cli.Usagef("flags --soft and --reboot-method=%s exclude each other",
+					(*cli.RebootMethod)(&order.Method))
+			}
 			if err := checkReboot(&host.RebootOptions{Timeout: order.Timeout}); err != nil {
 				return err
 			}
