@@ -155,12 +155,11 @@ func (s *services) Delay(ctx context.Context) error {
 }
 
 // Stopping reports whether a shutdown has begun.
-func (s *services) Stopping(ctx context.Context) (is bool) {
-	_ = s.with(context.WithoutCancel(ctx), BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
-		is = systemd.Stopping(ctx) || m.Preparing(ctx)
-		return nil
-	})
-	return is
+func (s *services) Stopping(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), BusTimeout)
+	defer cancel()
+	m, err := s.manager(ctx)
+	return err == nil && m.Preparing(ctx) || systemd.Stopping(ctx) // systemd answers after the bus has ended
 }
 
 // Inhibited returns a systemd.InhibitedError where a program blocks a shutdown.

@@ -203,8 +203,9 @@ func (t *Trip) command(ctx context.Context, w *transaction.Way) (transaction.Met
 	return transaction.MethodCommand, nil
 }
 
-// stoppingEvery is how often systemd is asked whether a shutdown has begun.
-const stoppingEvery = 200 * time.Millisecond
+// stoppingEvery is how often logind and systemd are asked whether a shutdown has begun. A shutdown waits for the agent,
+// and takes longer than that.
+const stoppingEvery = time.Second
 
 // loading returns the command that loads the kernel of the target's boot entry, with the token on its command line.
 // Where no kernel is to be loaded, loading returns why.
