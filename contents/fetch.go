@@ -38,6 +38,9 @@ const (
 	reserve = 64 << 20
 	// usualPace is the largest number of bytes in a second.
 	usualPace = 64 << 20
+	// usualBurst is what the pace gives in 16 ms. A wait that ends later than a burst lasts loses the rest of its bytes,
+	// and timers are late by a millisecond.
+	usualBurst = 1 << 20
 	// maxRedirects is how often a server may send a fetch elsewhere.
 	maxRedirects = 5
 	// stall is how long a server may send nothing.
@@ -58,7 +61,7 @@ func (s *Store) Fetch(ctx context.Context, cfg *machineconfig.Config) error {
 	if err := s.Root.MkdirAll(Dir, 0o700); err != nil {
 		return err
 	}
-	f := &fetcher{root: s.Root, pace: cmp.Or(pace.Of(ctx), pace.Limiter(usualPace))}
+	f := &fetcher{root: s.Root, pace: cmp.Or(pace.Of(ctx), rate.NewLimiter(usualPace, usualBurst))}
 	if err := f.connect(); err != nil {
 		return err
 	}

@@ -45,8 +45,8 @@ const (
 	maxStrangers = 64
 )
 
-// Limiter returns a limiter of so many bytes a second. Readers have to ask for a burst at most: see Reader.
-func Limiter(bytesPerSecond int64) *rate.Limiter {
+// limiter returns a limiter of so many bytes a second. Readers have to ask for a burst at most: see Reader.
+func limiter(bytesPerSecond int64) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(bytesPerSecond), int(min(bytesPerSecond, burst)))
 }
 
@@ -93,7 +93,7 @@ func Listen(ctx context.Context, bytesPerSecond int64, proxyFile []byte) (*Proxy
 		return nil, fmt.Errorf("opening the proxy that keeps the bandwidth: %w", err)
 	}
 	user := url.UserPassword("noderefit", rand.Text())
-	p := &Proxy{Limiter: Limiter(bytesPerSecond), at: &url.URL{Scheme: "http", User: user, Host: listener.Addr().String()},
+	p := &Proxy{Limiter: limiter(bytesPerSecond), at: &url.URL{Scheme: "http", User: user, Host: listener.Addr().String()},
 		password: basic(user), onward: HostProxies(proxyFile)}
 	ctx, p.stop = context.WithCancel(ctx)
 	direct := &http.Transport{DisableCompression: true, DialContext: (&net.Dialer{Timeout: dialLimit}).DialContext,
