@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -113,7 +112,7 @@ func (t *Trip) Start(ctx context.Context) (w *transaction.Way, err error) {
 func (t *Trip) prepare(ctx context.Context) (*transaction.Way, error) {
 	no := options{Soft: t.NotSoft}
 	var load []string
-	token := newToken()
+	token := rand.Text()
 	switch t.Asked {
 	case transaction.MethodKexec:
 		load, no.Kexec = t.loading(ctx, token)
@@ -220,12 +219,6 @@ func (t *Trip) loading(ctx context.Context, token string) (argv []string, why st
 		argv = append(argv, "--initrd="+initrd)
 	}
 	return argv, ""
-}
-
-func newToken() string {
-	random := make([]byte, 8)
-	_, _ = rand.Read(random) // never fails
-	return hex.EncodeToString(random)
 }
 
 // loadLimit bounds the reading and the verification of a kernel and its initramfs.
