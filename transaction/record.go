@@ -362,13 +362,8 @@ func (r *Record) From() string {
 // next, no person and no other program has chosen it.
 func (r *Record) LeadsTo(deployment string) bool {
 	p := r.Pending
-	switch {
-	case deployment == "" || deployment == r.Returning:
-		return deployment != ""
-	case p == nil:
-		return false
-	}
-	return deployment == p.Deployment || p.Phase == PhaseUndo && deployment == p.From
+	return deployment != "" && (deployment == r.Returning ||
+		p != nil && (deployment == p.Deployment || p.Phase == PhaseUndo && deployment == p.From))
 }
 
 // Quarantine returns the entry of the content digest, or nil.

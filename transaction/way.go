@@ -100,9 +100,6 @@ func (e *Engine) arrived(r *Record) {
 // line. A soft reboot keeps the kernel. The host's own command and a full reboot both start a kernel by the firmware:
 // the command counts where the kernel came before the command had failed.
 func (w *Way) arrive(boot, commandLine string) {
-	if w == nil || w.Took != "" || boot == w.Boot {
-		return
-	}
 	switch token := KexecArgument + w.Token; {
 	case w.Token != "" && slices.Contains(strings.Fields(commandLine), token):
 		w.Took = MethodKexec
