@@ -146,9 +146,9 @@ func (s *services) GoDown(ctx context.Context, by transaction.Method) error {
 	})
 }
 
-// Delay has a shutdown wait until this process has said what was done.
-func (s *services) Delay(ctx context.Context) error {
-	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+// Delay has a shutdown wait until this process has said what was done. Where the host can't be asked, it does not wait.
+func (s *services) Delay(ctx context.Context) {
+	_ = s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		m.DelayShutdown(ctx)
 		return nil
 	})

@@ -47,7 +47,7 @@ type System interface {
 	// and refuses where a program blocks a shutdown.
 	GoDown(ctx context.Context, by transaction.Method) error
 	// Delay has a shutdown wait for the end of this process, for as long as the host allows.
-	Delay(ctx context.Context) error
+	Delay(ctx context.Context)
 	// Stopping reports whether a shutdown has begun.
 	Stopping(ctx context.Context) bool
 }
@@ -71,6 +71,8 @@ type Trip struct {
 	// AfterLoad is called once a kernel is loaded. An error is one of the load.
 	AfterLoad func() error
 	Say       func(what string)
+
+	own command // of MethodCommand
 }
 
 // Start starts the reboot and returns the way that was recorded. Where the method that was asked for can't be had or
@@ -117,7 +119,7 @@ func (t *Trip) prepare(ctx context.Context) (*transaction.Way, error) {
 	case transaction.MethodKexec:
 		load, no.Kexec = t.loading(ctx, token)
 	case transaction.MethodCommand:
-		_, no.Command = ownCommand(t.Root)
+		t.own, no.Command = ownCommand(t.Root)
 	}
 	started, why := choose(t.Asked, no)
 	if started != transaction.MethodKexec {
@@ -164,13 +166,11 @@ func (t *Trip) full(w *transaction.Way, why string) error {
 // command runs the host's own command, and waits until the command takes the host down. Where the command does not, a
 // full reboot follows. The command may pass logind by, so programs that block a shutdown are asked for first.
 func (t *Trip) command(ctx context.Context, w *transaction.Way) (transaction.Method, error) {
-	own, why := ownCommand(t.Root)
-	if why != "" {
-		return transaction.MethodFull, t.full(w, why)
-	}
-	if err := errors.Join(t.System.Inhibited(ctx), t.System.Delay(ctx)); err != nil {
+	if err := t.System.Inhibited(ctx); err != nil {
 		return transaction.MethodCommand, err
 	}
+	t.System.Delay(ctx)
+	own := t.own
 	t.Say("by " + own.path)
 	limit := time.NewTimer(own.limit)
 	defer limit.Stop()

@@ -41,7 +41,7 @@ type world struct {
 }
 
 func (w *world) Inhibited(context.Context) error { return w.inhibited }
-func (w *world) Delay(context.Context) error     { return nil }
+func (w *world) Delay(context.Context)           {}
 func (w *world) Stopping(context.Context) bool   { return w.stops && slices.Contains(w.ran, commandPath) }
 func (w *world) GoDown(_ context.Context, by transaction.Method) error {
 	w.down = append(w.down, by)
