@@ -104,11 +104,12 @@ func (h *Host) wantsReboot(ctx context.Context, r *transaction.Record,
 type RebootOrder struct {
 	// ID names the order: one that was carried out is not carried out again. A person's has none.
 	ID, Why string
-	// Soft restarts only the userspace. Method is as in RebootOptions, and Cluster and Hooks as in ApplyOptions.
-	Soft, Cluster bool
-	Method        transaction.Method
-	Hooks         hooks.Document
-	Timeout       time.Duration
+	// Method is as in RebootOptions, but a host that can't restart its userspace alone refuses MethodSoft. Cluster and
+	// Hooks are as in ApplyOptions.
+	Method  transaction.Method
+	Cluster bool
+	Hooks   hooks.Document
+	Timeout time.Duration
 }
 
 // Reboot reboots the host once, and has the boot proved as that of an update.
@@ -134,7 +135,7 @@ func (h *Host) carryOutOrder(ctx context.Context, r *transaction.Record, o Reboo
 	}
 	was, p := r.Rebooted, r.Pending
 	a := &attempt{record: r, result: res, order: reboots.Ordered(h.root, h.bootID(), o.ID, o.Why),
-		options: ApplyOptions{RebootOptions: RebootOptions{SoftReboot: o.Soft, Method: o.Method, Timeout: o.Timeout},
+		options: ApplyOptions{RebootOptions: RebootOptions{Method: o.Method, Timeout: o.Timeout},
 			Cluster: o.Cluster, Hooks: o.Hooks}}
 	switch {
 	case out.Rebooting:
@@ -160,7 +161,7 @@ func (h *Host) carryOutOrder(ctx context.Context, r *transaction.Record, o Reboo
 func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 	r, b := a.record, transaction.Reboot{Rebooted: *a.order,
 		Timeout: cmp.Or(a.options.Timeout, api.DefaultVerdictTimeout)}
-	b.Soft = a.options.SoftReboot
+	b.Soft = a.options.soft()
 	if err := h.mayReboot(ctx, r, &b); err != nil {
 		if errors.As(err, new(*UnreachableError)) {
 			err = errors.Join(err, h.engine().RefuseReboot(ctx, r, b.Rebooted, err))

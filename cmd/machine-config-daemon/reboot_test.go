@@ -13,12 +13,12 @@ import (
 func TestOneWayToRebootIsGiven(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"reboot --soft --reboot-method=kexec":               "--soft and --reboot-method=kexec exclude each other",
-		"reboot --soft --reboot-method=full":                "--soft and --reboot-method=full exclude each other",
-		"reboot --reboot-method=soft":                       "ordered by --soft",
-		"reboot --verdict-timeout=0s":                       "no time for a verdict",
-		"rollback --soft-reboot=auto --reboot-method=kexec": "--soft-reboot=auto and --reboot-method=kexec exclude each other",
-		"rollback --soft-reboot=auto --reboot-method=full":  "--soft-reboot=auto and --reboot-method=full exclude each other",
+		"reboot --soft --reboot-method=kexec":                         "--soft and --reboot-method=kexec exclude each other",
+		"reboot --soft --reboot-method=full":                          "--soft and --reboot-method=full exclude each other",
+		"reboot --reboot-method=soft":                                 "ordered by --soft",
+		"reboot --verdict-timeout=0s":                                 "no time for a verdict",
+		"rollback --soft-reboot=auto --reboot-method=kexec":           "--soft-reboot=auto and --reboot-method=kexec exclude each other",
+		"apply --config=none --soft-reboot=auto --reboot-method=full": "--soft-reboot=auto and --reboot-method=full exclude each other",
 	} {
 		program := root()
 		program.SetArgs(append(strings.Fields(line), "--root="+t.TempDir()))
