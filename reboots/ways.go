@@ -251,7 +251,7 @@ func UnloadKernel(ctx context.Context, root *files.Root, exec ostree.Runner) err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadLimit)
 	defer cancel()
-	if _, err := exec(ctx, cmp.Or(find(root, kexecPrograms), "kexec"), "-s", "-u"); err != nil {
+	if _, err := exec(ctx, cmp.Or(kexecProgram(root), "kexec"), "-s", "-u"); err != nil {
 		return fmt.Errorf("the kernel that kexec has loaded stays loaded, and systemctl reboot starts that kernel; "+
 			"unload it by kexec -s -u: %w", err)
 	}

@@ -82,7 +82,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { _ = root.Close() })
 	w := &world{t: t, root: root, refuses: map[transaction.Method]error{}, stops: true,
 		all: []ostree.Deployment{{ID: "os/b.0", Default: true}, {ID: "os/a.0", Booted: true}},
-		entry: ostree.BootEntry{Kernel: "/boot/v", Initrds: []string{"/boot/i"}, Default: true,
+		entry: ostree.BootEntry{Kernel: "/boot/v", Initrds: []string{"/boot/i"},
 			Arguments: `root=x noderefit.kexec=old a="b  c" ostree=/o`}}
 	w.put("/usr/sbin/kexec", "", 0o755)
 	w.put(commandPath, "#!/bin/sh\n", 0o755)
@@ -165,7 +165,7 @@ func TestWhichWayIsTaken(t *testing.T) {
 		"GRUB's saved entry":        {kexec, func(w *world) { w.environment("saved_entry=1") }, nil, []transaction.Method{full}, "saved_entry=1", false},
 		"GRUB's first entry":        {kexec, func(w *world) { w.environment("saved_entry=0") }, nil, []transaction.Method{kexec}, "", false},
 		"no entry":                  {kexec, nil, func(t *Trip) { t.Target.Deployment = "os/x.0" }, []transaction.Method{full}, "there is none", false},
-		"another default":           {kexec, func(w *world) { w.entry.Default = false }, nil, []transaction.Method{full}, "not the boot loader's default", false},
+		"another default":           {kexec, func(w *world) { w.all[0].Default, w.all[1].Default = false, true }, nil, []transaction.Method{full}, "not the boot loader's default", false},
 		"two initramfses":           {kexec, func(w *world) { w.entry.Initrds = append(w.entry.Initrds, "/boot/j") }, nil, []transaction.Method{full}, "more than one", false},
 		"a device tree":             {kexec, func(w *world) { w.entry.Others = []string{"devicetree"} }, nil, []transaction.Method{full}, "devicetree", false},
 		"variables":                 {kexec, func(w *world) { w.entry.Arguments += " $kernelopts" }, nil, []transaction.Method{full}, "variables", false},
