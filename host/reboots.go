@@ -13,6 +13,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/systemd"
@@ -35,7 +36,9 @@ func (h *Host) RebootWanted(ctx context.Context) (*reboots.Answer, error) {
 	said, _ := reboots.Recall(h.root, h.bootID(), r.Rebooted)
 	if h.services != nil {
 		if h.plain == nil {
-			out.Warn(said.AskNeeds(ctx, h.root, h.units))
+			if err := said.AskNeeds(ctx, h.root, h.units); err != nil {
+				out.Warnings = append(out.Warnings, message.OneLine(err.Error()))
+			}
 		}
 		if said.Hook, said.Said, err = h.askWanted(ctx, r); err != nil {
 			return nil, err

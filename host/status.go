@@ -163,7 +163,10 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 		s.Checks = h.checked(r.Committed.Config)
 	}
 	if r.Previous != nil {
-		s.Config.Previous, s.apart = r.Previous.Config, r.Previous.Apart(r.Committed)
+		s.Config.Previous = r.Previous.Config
+		if c := r.Committed; c != nil && c.Config == r.Previous.Config && c.Digest != r.Previous.Digest {
+			s.apart = " (other content: digest " + r.Previous.Digest[:min(8, len(r.Previous.Digest))] + ")"
+		}
 	}
 	if r.Pending != nil {
 		s.Config.Pending, s.Phase = r.Pending.Config, string(r.Pending.Phase)
