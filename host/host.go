@@ -112,7 +112,7 @@ type Host struct {
 	left     []transaction.Left // see leftAsIs
 	contents *contents.Store
 
-	pulling *contents.Progress
+	pulling *osimage.Progress
 	release func() // of the host's lock
 }
 
@@ -124,7 +124,7 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	}
 	h := &Host{root: root, contents: &contents.Store{Root: root}, live: path.Clean(dir) == "/", now: time.Now, say: say,
 		units: &systemd.Units{Connect: systemd.Connect}}
-	h.pulling = &contents.Progress{Root: root, File: transaction.RunDir + "/pulling.json",
+	h.pulling = &osimage.Progress{Root: root, File: transaction.RunDir + "/pulling.json",
 		Now: func() time.Time { return h.now() }, Say: func(text string) { h.say("pull", message.OneLine(text)) }}
 	if err := h.open(backend); err != nil {
 		h.Close()

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/provision"
 	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/transaction"
@@ -55,7 +55,7 @@ type Status struct {
 	// StagedOS is the digest of the staged image, or the checksum of the staged commit; "" while the OS is being composed.
 	StagedOS string `json:"stagedOs,omitempty"`
 	// Pulling is the part of the staged OS that is being brought to the disk at the moment.
-	Pulling *contents.Pulling `json:"pulling,omitempty"`
+	Pulling *osimage.Pulling `json:"pulling,omitempty"`
 	// Checks are the check scripts' answers in the verdict on the committed configuration; nil: they were not asked.
 	Checks *api.Checks `json:"checks,omitempty"`
 	// NeedsReboot means that the pending configuration is committed, and that its reboot is left to people.
