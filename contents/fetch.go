@@ -3,8 +3,6 @@
 package contents
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"compress/gzip"
 	"context"
@@ -40,6 +38,9 @@ const (
 	reserve = 64 << 20
 	// usualPace is the largest number of bytes in a second.
 	usualPace = 64 << 20
+	// usualBurst is what the pace gives in 16 ms. A wait that ends later than a burst lasts loses the rest of its bytes,
+	// and timers are late by a millisecond.
+	usualBurst = 1 << 20
 	// maxRedirects is how often a server may send a fetch elsewhere.
 	maxRedirects = 5
 	// stall is how long a server may send nothing.
@@ -60,7 +61,7 @@ func (s *Store) Fetch(ctx context.Context, cfg *machineconfig.Config) error {
 	if err := s.Root.MkdirAll(Dir, 0o700); err != nil {
 		return err
 	}
-	f := &fetcher{root: s.Root, pace: cmp.Or(pace.Of(ctx), pace.Limiter(usualPace))}
+	f := &fetcher{root: s.Root, pace: cmp.Or(pace.Of(ctx), rate.NewLimiter(usualPace, usualBurst))}
 	if err := f.connect(); err != nil {
 		return err
 	}
@@ -108,36 +109,17 @@ type fetcher struct {
 
 // connect makes the client, with the host's proxies.
 func (f *fetcher) connect() error {
-	if text, err := f.root.ReadFile(osimage.ProxyFile); err == nil {
-		if err := proxies(text); err != nil {
-			return fmt.Errorf("reading %s: %w", osimage.ProxyFile, err)
-		}
-	}
+	text, _ := f.root.ReadFile(osimage.ProxyFile) // without it the variables of this process name proxies
+	onward := pace.HostProxies(text)
 	base, is := http.DefaultTransport.(*http.Transport)
 	if !is {
 		return errors.New("the program has no transport for HTTP")
 	}
 	f.base = base.Clone()
-	f.base.Proxy = http.ProxyFromEnvironment
+	f.base.Proxy = func(r *http.Request) (*url.URL, error) { return onward(r.URL) }
 	f.base.DisableCompression = true // the bytes are wanted as they are
 	f.base.ResponseHeaderTimeout = stall
 	f.client = clientOf(f.base)
-	return nil
-}
-
-// proxies sets the environment variables of a file that name proxies. Nothing else in this program asks over HTTP, and
-// the library reads them at the first question.
-func proxies(text []byte) error {
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		name, value, is := strings.Cut(strings.TrimPrefix(strings.TrimSpace(lines.Text()), "export "), "=")
-		name = strings.ToUpper(strings.TrimSpace(name))
-		if !is || name != "HTTP_PROXY" && name != "HTTPS_PROXY" && name != "NO_PROXY" {
-			continue
-		}
-		if err := os.Setenv(name, strings.Trim(strings.TrimSpace(value), `"'`)); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -142,7 +142,7 @@ func held() api.Drain {
 
 func TestNodeSaysWhatItsUpdateWaitsFor(t *testing.T) {
 	d := held()
-	pulling := &contents.Pulling{Since: then.Format(time.RFC3339), Says: "layer 1"}
+	pulling := &osimage.Pulling{Since: then.Format(time.RFC3339), Says: "layer 1"}
 	cases := []struct {
 		name   string
 		phase  Phase

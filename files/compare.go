@@ -91,9 +91,9 @@ func (r *Root) Has(name string, want io.Reader) (bool, error) {
 		return false, notLost(err)
 	}
 	defer func() { _ = f.Close() }()
-	same, err := reads(f, want, pieceSize)
-	if err != nil {
-		err = notLost(pathError("read", name, err))
+	same, unread, err := reads(f, want, pieceSize)
+	if unread != nil {
+		err = notLost(pathError("read", name, unread))
 	}
 	return same, err
 }
@@ -158,9 +158,9 @@ func sameBytesOf(h *os.File, name string, size int64, data []byte) (bool, string
 	}
 	defer func() { _ = f.Close() }()
 	if size == int64(len(data)) {
-		same, err := reads(f, bytes.NewReader(data), min(len(data)+1, pieceSize))
-		if err != nil {
-			return false, "", pathError("read", name, err)
+		same, unread, _ := reads(f, bytes.NewReader(data), min(len(data)+1, pieceSize))
+		if unread != nil {
+			return false, "", pathError("read", name, unread)
 		}
 		if same {
 			return true, "", nil
@@ -183,23 +183,24 @@ func sameBytesOf(h *os.File, name string, size int64, data []byte) (bool, string
 const pieceSize = 64 << 10
 
 // reads reports whether r gives what want gives, and then ends. size is that of the pieces in which both are read.
-func reads(r, want io.Reader, size int) (bool, error) {
+// unread is an error of r, and err one of want.
+func reads(r, want io.Reader, size int) (same bool, unread, err error) {
 	piece, wanted := make([]byte, size), make([]byte, size)
 	for {
 		n, err := fill(want, wanted)
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
 		// One more byte than is wanted shows a file that does not end with want.
-		m, err := fill(r, piece[:min(n+1, size)])
-		if err != nil {
-			return false, err
+		m, unread := fill(r, piece[:min(n+1, size)])
+		if unread != nil {
+			return false, unread, nil
 		}
 		if !bytes.Equal(piece[:m], wanted[:n]) {
-			return false, nil
+			return false, nil, nil
 		}
 		if n < size {
-			return true, nil
+			return true, nil, nil
 		}
 	}
 }

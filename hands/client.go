@@ -157,10 +157,10 @@ func (h *Client) place() error {
 // rpm-ostree, and where the agent is registered already.
 func (h *Client) Register(ctx context.Context) error {
 	for _, name := range []string{"/run/ostree-booted", "/usr/bin/rpm-ostree"} {
-		if _, err := h.root.Inspect(name); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		} else if err != nil {
+		if n, err := h.root.Inspect(name); err != nil {
 			return fmt.Errorf("looking for rpm-ostree: %w", err)
+		} else if n.Type == files.Absent {
+			return nil
 		}
 	}
 	units := h.units("registering with rpm-ostree")

@@ -27,14 +27,15 @@ var commandLines = map[string][]argument{
 	agent.StatusVerb.Name:  nil,
 	agent.WantedVerb.Name:  nil,
 	agent.RebootVerb.Name:  {rebootOrder, rebootMethod, hookDocument, verdict, cluster},
-	agent.PlanVerb.Name:    {document("--desired"), hookDocument, policy, softReboot, skipOS},
+	agent.PlanVerb.Name:    {document("--desired"), hookDocument, policy, softReboot, beside("--skip-os")},
 	agent.VerifyVerb.Name:  {paths},
 	agent.RepairVerb.Name:  {subjects, policy},
 	agent.DeliverVerb.Name: {document("--config"), policy},
-	agent.StageVerb.Name:   {document("--config"), hookDocument, policy, stageOrder, lift, strict, skipOS, drop},
-	agent.AskVerb.Name:     {target, hookDocument},
+	agent.StageVerb.Name: {document("--config"), hookDocument, policy, stageOrder, lift, strict, beside("--skip-os"),
+		drop},
+	agent.AskVerb.Name: {target, hookDocument},
 	agent.ApplyVerb.Name: {document("--config"), hookDocument, policy, lift, approval, verdict, strict, softReboot,
-		rebootMethod, noReboot, orderOf, skipOS, keepStaged},
+		rebootMethod, noReboot, orderOf, beside("--skip-os"), beside("--keep-staged")},
 }
 
 func (l *commandLine) add(argv ...string) { l.argv = append(l.argv, argv...) }
@@ -129,18 +130,14 @@ func strict(l *commandLine, c *call) error {
 	return nil
 }
 
-func skipOS(l *commandLine, c *call) error {
-	if c.request != nil && c.request.Beside {
-		l.add("--skip-os")
+// beside adds a flag to a request that leaves the OS to another manager.
+func beside(flag string) argument {
+	return func(l *commandLine, c *call) error {
+		if c.request != nil && c.request.Beside {
+			l.add(flag)
+		}
+		return nil
 	}
-	return nil
-}
-
-func keepStaged(l *commandLine, c *call) error {
-	if c.request != nil && c.request.Beside {
-		l.add("--keep-staged")
-	}
-	return nil
 }
 
 func cluster(l *commandLine, _ *call) error {

@@ -30,13 +30,14 @@ import (
 // RebootOptions are the options of the verbs that boot what they commit.
 type RebootOptions struct {
 	NoReboot bool
-	// SoftReboot restarts only the userspace where that is enough and the host is able to do so.
-	SoftReboot bool
-	// Method is another way than a soft reboot, where the host can go that way; "" for a full reboot.
+	// Method is the way to reboot, where the host can go that way; "" for a full reboot. MethodSoft restarts only the
+	// userspace where that is enough.
 	Method transaction.Method
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
 }
+
+func (o RebootOptions) soft() bool { return o.Method == transaction.MethodSoft }
 
 // ApplyOptions are the options of apply.
 type ApplyOptions struct {
@@ -411,8 +412,8 @@ func (h *Host) reboot(ctx context.Context, a *attempt) error {
 		deployment = p.Deployment
 	}
 	err = h.goDown(ctx, a, deployment, notSoft)
-	if errors.As(err, new(*systemd.InhibitedError)) && a.options.SoftReboot && notSoft == "" { // it was not tried
-		err = errors.Join(err, h.engine().BootBy(a.record, transaction.SoftPlanned))
+	if errors.As(err, new(*systemd.InhibitedError)) {
+		err = errors.Join(err, h.engine().BlockReboot(ctx, a.record))
 	}
 	return err
 }
@@ -425,15 +426,12 @@ func (h *Host) goDown(ctx context.Context, a *attempt, deployment, notSoft strin
 		Record:    func(w *transaction.Way) error { return h.engine().StartBy(a.record, w) },
 		AfterLoad: h.engine().KernelLoaded,
 		Say:       func(what string) { h.say("reboot", what) }}
-	if a.options.SoftReboot {
-		t.Asked = transaction.MethodSoft
-	}
 	if h.plain != nil {
 		t.Target.Deployments = h.deployments
 	}
 	w, err := t.Start(ctx)
 	if errors.As(err, new(*systemd.InhibitedError)) {
-		return errors.Join(&Refused{Err: err}, h.engine().StartBy(a.record, nil))
+		return &Refused{Err: err}
 	}
 	if err != nil {
 		return err
@@ -462,8 +460,8 @@ func (h *Host) prepareSoftReboot(ctx context.Context, a *attempt) (why string, e
 		return why, errors.Join(h.deployments.ResetSoftReboot(ctx), e.BootBy(r, ""))
 	}
 	switch {
-	case !a.options.SoftReboot:
-		return full("a soft reboot is not allowed any more")
+	case !a.options.soft():
+		return full("") // nobody reads why
 	case p.SoftReboot == transaction.SoftStarted:
 		return full("a soft reboot was tried before")
 	}

@@ -30,7 +30,7 @@ func (h *Host) whole(cfg *machineconfig.Config) *machineconfig.Config {
 // reason is refused before anything is fetched.
 func (h *Host) fetchContents(ctx context.Context, a *attempt) error {
 	if !a.options.SkipOS {
-		p, err := h.Plan(ctx, a.cfg, PlanOptions{Policy: a.options.Policy, SoftReboot: a.options.SoftReboot,
+		p, err := h.Plan(ctx, a.cfg, PlanOptions{Policy: a.options.Policy, SoftReboot: a.options.soft(),
 			unasked: a.unasked})
 		if err != nil {
 			return err

@@ -112,7 +112,7 @@ type Host struct {
 	left     []transaction.Left // see leftAsIs
 	contents *contents.Store
 
-	pulling *contents.Progress
+	pulling *osimage.Progress
 	release func() // of the host's lock
 }
 
@@ -124,7 +124,7 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	}
 	h := &Host{root: root, contents: &contents.Store{Root: root}, live: path.Clean(dir) == "/", now: time.Now, say: say,
 		units: &systemd.Units{Connect: systemd.Connect}}
-	h.pulling = &contents.Progress{Root: root, File: transaction.RunDir + "/pulling.json",
+	h.pulling = &osimage.Progress{Root: root, File: transaction.RunDir + "/pulling.json",
 		Now: func() time.Time { return h.now() }, Say: func(text string) { h.say("pull", message.OneLine(text)) }}
 	if err := h.open(backend); err != nil {
 		h.Close()
@@ -315,9 +315,7 @@ func (h *Host) engine() *transaction.Engine {
 	}
 	if h.services != nil {
 		e.Services, e.Prove, e.Unheld, e.Reread = h.services, h.verdictLive, h.unheld, h.services.rereadEtc
-		e.Unload = func(ctx context.Context) {
-			reboots.Unload(ctx, h.root, ostree.Exec, func(what string) { h.say("reboot", what) })
-		}
+		e.UnloadKernel = func(ctx context.Context) error { return reboots.UnloadKernel(ctx, h.root, ostree.Exec) }
 	}
 	if h.loader != nil {
 		e.BootLoader = h.loader

@@ -28,7 +28,7 @@ func subjectOfChange(c plan.Change) string {
 // plan makes the plan of an attempt against the real state of the host, as far as the attempt has read it.
 func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 	old, cfg, booted, r, o := a.old, a.cfg, a.booted, a.record, a.options
-	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.SoftReboot,
+	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.soft(),
 		Committed: old, Directory: h.services == nil}
 	if h.composefs != "" {
 		opts.WithoutOS = func(kind plan.Kind) string { return h.composefs.Refusal(kind.Field()) }
@@ -198,8 +198,11 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{record: r, cfg: h.whole(cfg), unasked: o.unasked, options: ApplyOptions{Policy: o.Policy,
-		SkipOS: o.SkipOS, RebootOptions: RebootOptions{SoftReboot: o.SoftReboot}}}
+	a := &attempt{record: r, cfg: h.whole(cfg), unasked: o.unasked,
+		options: ApplyOptions{Policy: o.Policy, SkipOS: o.SkipOS}}
+	if o.SoftReboot {
+		a.options.Method = transaction.MethodSoft
+	}
 	a.old, a.noCopy = h.committed(r, a.cfg)
 	if a.noCopy != nil && !errors.Is(a.noCopy, errNoCopy) {
 		return nil, a.noCopy

@@ -13,6 +13,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/systemd"
@@ -35,7 +36,9 @@ func (h *Host) RebootWanted(ctx context.Context) (*reboots.Answer, error) {
 	said, _ := reboots.Recall(h.root, h.bootID(), r.Rebooted)
 	if h.services != nil {
 		if h.plain == nil {
-			out.Warn(said.AskNeeds(ctx, h.root, h.units))
+			if err := said.AskNeeds(ctx, h.root, h.units); err != nil {
+				out.Warnings = append(out.Warnings, message.OneLine(err.Error()))
+			}
 		}
 		if said.Hook, said.Said, err = h.askWanted(ctx, r); err != nil {
 			return nil, err
@@ -104,11 +107,12 @@ func (h *Host) wantsReboot(ctx context.Context, r *transaction.Record,
 type RebootOrder struct {
 	// ID names the order: one that was carried out is not carried out again. A person's has none.
 	ID, Why string
-	// Soft restarts only the userspace. Method is as in RebootOptions, and Cluster and Hooks as in ApplyOptions.
-	Soft, Cluster bool
-	Method        transaction.Method
-	Hooks         hooks.Document
-	Timeout       time.Duration
+	// Method is as in RebootOptions, but a host that can't restart its userspace alone refuses MethodSoft. Cluster and
+	// Hooks are as in ApplyOptions.
+	Method  transaction.Method
+	Cluster bool
+	Hooks   hooks.Document
+	Timeout time.Duration
 }
 
 // Reboot reboots the host once, and has the boot proved as that of an update.
@@ -134,7 +138,7 @@ func (h *Host) carryOutOrder(ctx context.Context, r *transaction.Record, o Reboo
 	}
 	was, p := r.Rebooted, r.Pending
 	a := &attempt{record: r, result: res, order: reboots.Ordered(h.root, h.bootID(), o.ID, o.Why),
-		options: ApplyOptions{RebootOptions: RebootOptions{SoftReboot: o.Soft, Method: o.Method, Timeout: o.Timeout},
+		options: ApplyOptions{RebootOptions: RebootOptions{Method: o.Method, Timeout: o.Timeout},
 			Cluster: o.Cluster, Hooks: o.Hooks}}
 	switch {
 	case out.Rebooting:
@@ -160,7 +164,7 @@ func (h *Host) carryOutOrder(ctx context.Context, r *transaction.Record, o Reboo
 func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 	r, b := a.record, transaction.Reboot{Rebooted: *a.order,
 		Timeout: cmp.Or(a.options.Timeout, api.DefaultVerdictTimeout)}
-	b.Soft = a.options.SoftReboot
+	b.Soft = a.options.soft()
 	if err := h.mayReboot(ctx, r, &b); err != nil {
 		if errors.As(err, new(*UnreachableError)) {
 			err = errors.Join(err, h.engine().RefuseReboot(ctx, r, b.Rebooted, err))

@@ -146,21 +146,20 @@ func (s *services) GoDown(ctx context.Context, by transaction.Method) error {
 	})
 }
 
-// Delay has a shutdown wait until this process has said what was done.
-func (s *services) Delay(ctx context.Context) error {
-	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+// Delay has a shutdown wait until this process has said what was done. Where the host can't be asked, it does not wait.
+func (s *services) Delay(ctx context.Context) {
+	_ = s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		m.DelayShutdown(ctx)
 		return nil
 	})
 }
 
 // Stopping reports whether a shutdown has begun.
-func (s *services) Stopping(ctx context.Context) (is bool) {
-	_ = s.with(context.WithoutCancel(ctx), BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
-		is = systemd.Stopping(ctx) || m.Preparing(ctx)
-		return nil
-	})
-	return is
+func (s *services) Stopping(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), BusTimeout)
+	defer cancel()
+	m, err := s.manager(ctx)
+	return err == nil && m.Preparing(ctx) || systemd.Stopping(ctx) // systemd answers after the bus has ended
 }
 
 // Inhibited returns a systemd.InhibitedError where a program blocks a shutdown.

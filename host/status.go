@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/provision"
 	"github.com/noderefit/noderefit/reboots"
 	"github.com/noderefit/noderefit/transaction"
@@ -55,7 +55,7 @@ type Status struct {
 	// StagedOS is the digest of the staged image, or the checksum of the staged commit; "" while the OS is being composed.
 	StagedOS string `json:"stagedOs,omitempty"`
 	// Pulling is the part of the staged OS that is being brought to the disk at the moment.
-	Pulling *contents.Pulling `json:"pulling,omitempty"`
+	Pulling *osimage.Pulling `json:"pulling,omitempty"`
 	// Checks are the check scripts' answers in the verdict on the committed configuration; nil: they were not asked.
 	Checks *api.Checks `json:"checks,omitempty"`
 	// NeedsReboot means that the pending configuration is committed, and that its reboot is left to people.
@@ -163,7 +163,10 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 		s.Checks = h.checked(r.Committed.Config)
 	}
 	if r.Previous != nil {
-		s.Config.Previous, s.apart = r.Previous.Config, r.Previous.Apart(r.Committed)
+		s.Config.Previous = r.Previous.Config
+		if c := r.Committed; c != nil && c.Config == r.Previous.Config && c.Digest != r.Previous.Digest {
+			s.apart = " (other content: digest " + r.Previous.Digest[:min(8, len(r.Previous.Digest))] + ")"
+		}
 	}
 	if r.Pending != nil {
 		s.Config.Pending, s.Phase = r.Pending.Config, string(r.Pending.Phase)

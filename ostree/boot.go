@@ -26,8 +26,6 @@ type BootEntry struct {
 	Kernel    string
 	Initrds   []string
 	Arguments string
-	// Default reports whether the boot loader starts the entry by default.
-	Default bool
 	// Others are the keys of the entry that name further things for the kernel, such as a device tree.
 	Others []string
 }
@@ -42,10 +40,7 @@ func (p *Plain) BootEntry(id string) (BootEntry, error) {
 	if !is {
 		return BootEntry{}, fmt.Errorf("reading the boot entry of %s: there is none", id)
 	}
-	out := BootEntry{Default: true, Arguments: e.options, Others: e.others}
-	for _, other := range entries {
-		out.Default = out.Default && other.version <= e.version
-	}
+	out := BootEntry{Arguments: e.options, Others: e.others}
 	for _, name := range slices.Concat([]string{e.linux}, e.initrds) {
 		at := path.Join("/boot", name) // by the root of the file system that /boot is, or has
 		if _, err := os.Stat(p.host(at)); err != nil {

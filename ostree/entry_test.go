@@ -24,7 +24,7 @@ func TestWhatTheBootLoaderStartsForADeployment(t *testing.T) {
 	p := NewPlain(nil, root)
 	same := BootEntry{Kernel: "/boot/ostree/testos-7c32/vmlinuz", Initrds: []string{"/boot/ostree/testos-7c32/initramfs.img"}}
 	first, second := same, same
-	first.Default, first.Arguments = true, `rw ostree=/ostree/boot.1/testos/7c32/0 a="b  c"`
+	first.Arguments = `rw ostree=/ostree/boot.1/testos/7c32/0 a="b  c"`
 	second.Arguments, second.Others = "rw ostree=/ostree/boot.1/testos/7c32/1", []string{"devicetree"}
 	for id, want := range map[string]BootEntry{newer: first, older: second} {
 		got, err := p.BootEntry(id)

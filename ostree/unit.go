@@ -54,7 +54,7 @@ type Tools struct {
 func (t *Tools) In(unit string, like systemd.Command) Runner {
 	stdout, stderr := "/run/"+unit+".stdout", "/run/"+unit+".stderr"
 	return func(ctx context.Context, argv ...string) ([]byte, error) {
-		program, err := t.find(argv[0])
+		program, err := t.Find(argv[0])
 		if err != nil {
 			return nil, &CommandError{Argv: argv, Err: err}
 		}
@@ -94,12 +94,12 @@ func (t *Tools) In(unit string, like systemd.Command) Runner {
 
 // Has reports whether the host has a program.
 func (t *Tools) Has(name string) bool {
-	_, err := t.find(name)
+	_, err := t.Find(name)
 	return err == nil
 }
 
-// find returns the path of a program of the host.
-func (t *Tools) find(name string) (string, error) {
+// Find returns the path of a program of the host.
+func (t *Tools) Find(name string) (string, error) {
 	for dir := range strings.SplitSeq(SearchPath, ":") {
 		path := filepath.Join(dir, name)
 		// A link of the host may lead elsewhere when followed from here.

@@ -45,8 +45,8 @@ const (
 	maxStrangers = 64
 )
 
-// Limiter returns a limiter of so many bytes a second. Readers have to ask for a burst at most: see Reader.
-func Limiter(bytesPerSecond int64) *rate.Limiter {
+// limiter returns a limiter of so many bytes a second. Readers have to ask for a burst at most: see Reader.
+func limiter(bytesPerSecond int64) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(bytesPerSecond), int(min(bytesPerSecond, burst)))
 }
 
@@ -85,17 +85,16 @@ type Proxy struct {
 	strangers []net.Conn
 }
 
-// Listen opens a proxy of so many bytes a second. proxyFile is the text of the host's file of variables that name its
-// own proxies. The connections go through these, where the variables, or those of this process, name some. The
-// bandwidth has to be more than 0.
+// Listen opens a proxy of so many bytes a second. proxyFile is that of HostProxies, whose proxies the connections go
+// through. The bandwidth has to be more than 0.
 func Listen(ctx context.Context, bytesPerSecond int64, proxyFile []byte) (*Proxy, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("opening the proxy that keeps the bandwidth: %w", err)
 	}
 	user := url.UserPassword("noderefit", rand.Text())
-	p := &Proxy{Limiter: Limiter(bytesPerSecond), at: &url.URL{Scheme: "http", User: user, Host: listener.Addr().String()},
-		password: basic(user), onward: hostProxies(proxyFile).ProxyFunc()}
+	p := &Proxy{Limiter: limiter(bytesPerSecond), at: &url.URL{Scheme: "http", User: user, Host: listener.Addr().String()},
+		password: basic(user), onward: HostProxies(proxyFile)}
 	ctx, p.stop = context.WithCancel(ctx)
 	direct := &http.Transport{DisableCompression: true, DialContext: (&net.Dialer{Timeout: dialLimit}).DialContext,
 		Proxy: func(r *http.Request) (*url.URL, error) { return p.onward(r.URL) }}
@@ -119,11 +118,15 @@ func basic(user *url.Userinfo) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password))
 }
 
-// hostProxies reads the variables of a file that name proxies. The file comes before this process's own environment.
-func hostProxies(text []byte) *httpproxy.Config {
+// HostProxies returns the function that names the proxy for a URL, nil for none. proxyFile is the text of the host's
+// file of variables that name proxies. These variables come before those of this process.
+func HostProxies(proxyFile []byte) func(*url.URL) (*url.URL, error) {
 	config := httpproxy.FromEnvironment()
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
+	for line := range strings.Lines(string(proxyFile)) {
+		name, value, is := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
+		if !is {
+			continue
+		}
 		value = strings.Trim(strings.TrimSpace(value), `"'`)
 		switch strings.ToUpper(strings.TrimSpace(name)) {
 		case "HTTP_PROXY":
@@ -134,7 +137,7 @@ func hostProxies(text []byte) *httpproxy.Config {
 			config.NoProxy = value
 		}
 	}
-	return config
+	return config.ProxyFunc()
 }
 
 // carried is the key of a context's proxy.

@@ -24,7 +24,7 @@ func TestAReaderKeepsItsBandwidthWhateverTheSizeOfItsReads(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const bandwidth, length = 100 << 10, 1000 << 10
 			began := time.Now()
-			r := &Reader{t.Context(), bytes.NewReader(make([]byte, length)), Limiter(bandwidth)}
+			r := &Reader{t.Context(), bytes.NewReader(make([]byte, length)), limiter(bandwidth)}
 			buffer := make([]byte, size)
 			n := 0
 			for {

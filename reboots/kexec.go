@@ -41,6 +41,7 @@ type seen struct {
 	// where a person or a program has chosen an entry for the boot loader.
 	once   string
 	chosen string
+	first  bool // the deployment is the boot loader's default
 	entry  ostree.BootEntry
 	err    error // one of these is not known
 }
@@ -64,7 +65,7 @@ func (s seen) refusal() string {
 		return "the next boot is for the firmware or the boot loader: " + s.once
 	case s.chosen != "":
 		return "the boot loader is told which entry to start: " + s.chosen
-	case !s.entry.Default:
+	case !s.first:
 		return "the deployment is not the boot loader's default"
 	case len(s.entry.Initrds) > 1:
 		return "the boot entry has more than one initramfs, and kexec loads one"
@@ -76,8 +77,14 @@ func (s seen) refusal() string {
 	return ""
 }
 
-// kexecPrograms are where distributions have kexec.
-var kexecPrograms = []string{"/usr/sbin/kexec", "/sbin/kexec", "/usr/bin/kexec", "/usr/local/sbin/kexec"}
+// kexecProgram returns the path of the host's kexec, "" where the host has none.
+func kexecProgram(root *files.Root) string {
+	at, err := (&ostree.Tools{Root: root.Path()}).Find("kexec")
+	if err != nil {
+		return ""
+	}
+	return at
+}
 
 // The variables of EFI that ask for something in the next boot.
 const (
@@ -97,7 +104,7 @@ var onceFiles = []string{
 
 // look finds out what decides about kexec.
 func (t *Trip) look(ctx context.Context) (seen, ostree.BootEntry) {
-	s := seen{ostree: t.Target.Deployments != nil && t.Target.Deployment != "", program: find(t.Root, kexecPrograms),
+	s := seen{ostree: t.Target.Deployments != nil && t.Target.Deployment != "", program: kexecProgram(t.Root),
 		once: find(t.Root, onceFiles), chosen: find(t.Root, entryChosen)}
 	disabled, _ := t.Root.ReadFile("/proc/sys/kernel/kexec_load_disabled") // a kernel without kexec says so at the load
 	s.disabled = strings.TrimSpace(string(disabled)) == "1"
@@ -114,6 +121,7 @@ func (t *Trip) look(ctx context.Context) (seen, ostree.BootEntry) {
 		if d.Staged && !d.Locked {
 			s.staged = d.ID
 		}
+		s.first = s.first || d.Default && d.ID == t.Target.Deployment
 	}
 	tries, _ := t.Target.Deployments.Tries() // an error is why nobody counts
 	s.counts = tries > 0

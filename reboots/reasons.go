@@ -291,13 +291,6 @@ type Answer struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Warn adds the error of a program that could not be asked; nil adds nothing.
-func (a *Answer) Warn(err error) {
-	if err != nil {
-		a.Warnings = append(a.Warnings, message.OneLine(err.Error()))
-	}
-}
-
 // WriteText writes the answer for people.
 func (a *Answer) WriteText(w io.Writer) error {
 	if len(a.Reasons) == 0 {

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -48,7 +47,7 @@ type System interface {
 	// and refuses where a program blocks a shutdown.
 	GoDown(ctx context.Context, by transaction.Method) error
 	// Delay has a shutdown wait for the end of this process, for as long as the host allows.
-	Delay(ctx context.Context) error
+	Delay(ctx context.Context)
 	// Stopping reports whether a shutdown has begun.
 	Stopping(ctx context.Context) bool
 }
@@ -61,22 +60,24 @@ type Trip struct {
 	// Asked is the method that was asked for, "" for a full reboot. NotSoft is why no soft reboot is prepared.
 	Asked   transaction.Method
 	NotSoft string
-	// Loaded means that an earlier reboot, which has not come, may have loaded a kernel (transaction.Way.Loaded).
-	Loaded bool
+	// Loaded is the token of the kernel that the agent may have loaded (transaction.Way.Loaded), "" for none.
+	Loaded string
 	// Target is what is to boot.
 	Target Target
 	// Exec runs a tool of the host.
 	Exec ostree.Runner
-	// Record keeps the way of the reboot, nil for a full one that was asked for.
+	// Record keeps the way of the reboot. It is nil for a full reboot that was asked for and leaves no kernel loaded.
 	Record func(w *transaction.Way) error
 	// AfterLoad is called once a kernel is loaded. An error is one of the load.
 	AfterLoad func() error
 	Say       func(what string)
+
+	own command // of MethodCommand
 }
 
-// Start starts the reboot and returns its way, nil for a full reboot that was asked for. Where the method that was
-// asked for can't be had or fails, a full reboot follows. An error means that the host goes on, and that no reboot
-// comes.
+// Start starts the reboot and returns the way that was recorded. Where the method that was asked for can't be had or
+// fails, a full reboot follows. With an error of the preparation, of the record or of an inhibitor no reboot comes.
+// Another error is that of systemd: the reboot may have begun.
 func (t *Trip) Start(ctx context.Context) (w *transaction.Way, err error) {
 	if w, err = t.prepare(ctx); err != nil {
 		t.unload(ctx)
@@ -87,7 +88,7 @@ func (t *Trip) Start(ctx context.Context) (w *transaction.Way, err error) {
 		started = w.Started
 	}
 	if started == transaction.MethodCommand {
-		if started, err = t.command(ctx, w); started == transaction.MethodCommand {
+		if started, err = t.command(ctx, w); err != nil || started == transaction.MethodCommand {
 			return w, err
 		}
 	}
@@ -113,21 +114,24 @@ func (t *Trip) Start(ctx context.Context) (w *transaction.Way, err error) {
 func (t *Trip) prepare(ctx context.Context) (*transaction.Way, error) {
 	no := options{Soft: t.NotSoft}
 	var load []string
-	token := newToken()
+	token := rand.Text()
 	switch t.Asked {
 	case transaction.MethodKexec:
 		load, no.Kexec = t.loading(ctx, token)
 	case transaction.MethodCommand:
-		_, no.Command = ownCommand(t.Root)
+		t.own, no.Command = ownCommand(t.Root)
 	}
 	started, why := choose(t.Asked, no)
 	if started != transaction.MethodKexec {
-		t.unload(ctx)
+		// A soft reboot would keep the kernel, and the host's own command may start it.
+		if stays := t.unload(ctx); stays != "" && started != transaction.MethodFull {
+			started, why = transaction.MethodFull, stays
+		}
 	}
-	if cmp.Or(t.Asked, transaction.MethodFull) == transaction.MethodFull {
+	w := &transaction.Way{Asked: cmp.Or(t.Asked, transaction.MethodFull), Started: started, Why: why, Token: t.Loaded}
+	if w.Asked == transaction.MethodFull && t.Loaded == "" {
 		return nil, t.Record(nil)
 	}
-	w := &transaction.Way{Asked: t.Asked, Started: started, Why: why}
 	if started != transaction.MethodKexec {
 		return w, t.Record(w)
 	}
@@ -136,7 +140,7 @@ func (t *Trip) prepare(ctx context.Context) (*transaction.Way, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Loaded = true
+	t.Loaded = token
 	limited, cancel := context.WithTimeout(ctx, loadLimit)
 	defer cancel()
 	if _, err = t.Exec(limited, load...); err == nil {
@@ -153,22 +157,20 @@ func (t *Trip) prepare(ctx context.Context) (*transaction.Way, error) {
 	return w, nil
 }
 
-// full makes the way one by a full reboot.
+// full makes the way one by a full reboot, which starts no loaded kernel.
 func (t *Trip) full(w *transaction.Way, why string) error {
-	w.Started, w.Why, w.Token = transaction.MethodFull, message.OneLine(why), ""
+	w.Started, w.Why, w.Token = transaction.MethodFull, message.OneLine(why), t.Loaded
 	return t.Record(w)
 }
 
 // command runs the host's own command, and waits until the command takes the host down. Where the command does not, a
 // full reboot follows. The command may pass logind by, so programs that block a shutdown are asked for first.
 func (t *Trip) command(ctx context.Context, w *transaction.Way) (transaction.Method, error) {
-	own, why := ownCommand(t.Root)
-	if why != "" {
-		return transaction.MethodFull, t.full(w, why)
-	}
-	if err := errors.Join(t.System.Inhibited(ctx), t.System.Delay(ctx)); err != nil {
+	if err := t.System.Inhibited(ctx); err != nil {
 		return transaction.MethodCommand, err
 	}
+	t.System.Delay(ctx)
+	own := t.own
 	t.Say("by " + own.path)
 	limit := time.NewTimer(own.limit)
 	defer limit.Stop()
@@ -200,8 +202,9 @@ func (t *Trip) command(ctx context.Context, w *transaction.Way) (transaction.Met
 	return transaction.MethodCommand, nil
 }
 
-// stoppingEvery is how often systemd is asked whether a shutdown has begun.
-const stoppingEvery = 200 * time.Millisecond
+// stoppingEvery is how often logind and systemd are asked whether a shutdown has begun. A shutdown waits for the agent,
+// and takes longer than that.
+const stoppingEvery = time.Second
 
 // loading returns the command that loads the kernel of the target's boot entry, with the token on its command line.
 // Where no kernel is to be loaded, loading returns why.
@@ -218,38 +221,41 @@ func (t *Trip) loading(ctx context.Context, token string) (argv []string, why st
 	return argv, ""
 }
 
-func newToken() string {
-	random := make([]byte, 8)
-	_, _ = rand.Read(random) // never fails
-	return hex.EncodeToString(random)
-}
-
 // loadLimit bounds the reading and the verification of a kernel and its initramfs.
 const loadLimit = 2 * time.Minute
 
 // kexecLoaded says 1 where a kernel is loaded. The kernel for crashes is in another file.
 const kexecLoaded = "/sys/kernel/kexec_loaded"
 
-// unload has the kernel forgotten that the agent may have loaded.
-func (t *Trip) unload(ctx context.Context) {
-	if t.Loaded {
-		Unload(ctx, t.Root, t.Exec, t.Say)
+// unload has the kernel forgotten that the agent may have loaded. It returns why that kernel stays loaded, "" where it
+// does not.
+func (t *Trip) unload(ctx context.Context) (stays string) {
+	if t.Loaded == "" {
+		return ""
 	}
+	if err := UnloadKernel(ctx, t.Root, t.Exec); err != nil {
+		stays = message.OneLine(err.Error())
+		t.Say(stays)
+		return stays
+	}
+	t.Loaded = ""
+	return ""
 }
 
-// Unload has the kernel forgotten that the agent has loaded for a reboot that does not come. An administrator's
+// UnloadKernel has the kernel forgotten that the agent has loaded for a reboot that does not come. An administrator's
 // systemctl reboot, or the host's own command, would start that kernel. The kernel for crashes stays.
-func Unload(ctx context.Context, root *files.Root, exec ostree.Runner, say func(what string)) {
+func UnloadKernel(ctx context.Context, root *files.Root, exec ostree.Runner) error {
 	loaded, _ := root.ReadFile(kexecLoaded) // a kernel without kexec has no such file
 	if strings.TrimSpace(string(loaded)) != "1" {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadLimit)
 	defer cancel()
-	if _, err := exec(ctx, cmp.Or(find(root, kexecPrograms), "kexec"), "-s", "-u"); err != nil {
-		say("the kernel that kexec has loaded stays loaded, and systemctl reboot starts it; unload it by kexec -u: " +
-			message.OneLine(err.Error()))
+	if _, err := exec(ctx, cmp.Or(kexecProgram(root), "kexec"), "-s", "-u"); err != nil {
+		return fmt.Errorf("the kernel that kexec has loaded stays loaded, and systemctl reboot starts that kernel; "+
+			"unload it by kexec -s -u: %w", err)
 	}
+	return nil
 }
 
 // withoutToken returns a command line without the token of an earlier kexec.

@@ -3,6 +3,7 @@
 package reboots
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -32,14 +33,15 @@ type world struct {
 	inhibited, loads, fails error
 	full                    bool // no way can be recorded, as on a full disk
 	fullAfter               transaction.Method
-	stops                   bool // the command takes the host down
+	stops                   bool  // the command takes the host down
+	stuck                   error // of kexec -u
 	all                     []ostree.Deployment
 	entry                   ostree.BootEntry
 	tries                   int
 }
 
 func (w *world) Inhibited(context.Context) error { return w.inhibited }
-func (w *world) Delay(context.Context) error     { return nil }
+func (w *world) Delay(context.Context)           {}
 func (w *world) Stopping(context.Context) bool   { return w.stops && slices.Contains(w.ran, commandPath) }
 func (w *world) GoDown(_ context.Context, by transaction.Method) error {
 	w.down = append(w.down, by)
@@ -48,6 +50,7 @@ func (w *world) GoDown(_ context.Context, by transaction.Method) error {
 }
 func (w *world) Run(_ context.Context, c systemd.Command) (systemd.Ended, error) {
 	w.ran = append(w.ran, c.Argv[1])
+	w.full = w.full || w.fullAfter == transaction.MethodCommand
 	if w.fails != nil {
 		return systemd.Ended{Result: "exit-code", Status: 3}, nil
 	}
@@ -79,7 +82,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { _ = root.Close() })
 	w := &world{t: t, root: root, refuses: map[transaction.Method]error{}, stops: true,
 		all: []ostree.Deployment{{ID: "os/b.0", Default: true}, {ID: "os/a.0", Booted: true}},
-		entry: ostree.BootEntry{Kernel: "/boot/v", Initrds: []string{"/boot/i"}, Default: true,
+		entry: ostree.BootEntry{Kernel: "/boot/v", Initrds: []string{"/boot/i"},
 			Arguments: `root=x noderefit.kexec=old a="b  c" ostree=/o`}}
 	w.put("/usr/sbin/kexec", "", 0o755)
 	w.put(commandPath, "#!/bin/sh\n", 0o755)
@@ -96,10 +99,14 @@ func (w *world) trip(asked transaction.Method, change func(*Trip)) *Trip {
 		GRUB: ostree.NewGRUB(w.root.Path(), nil)},
 		Exec: func(_ context.Context, argv ...string) ([]byte, error) {
 			w.ran = append(w.ran, strings.Join(argv, " "))
-			if w.loads == nil {
+			err := w.loads
+			if argv[2] == "-u" {
+				err = w.stuck
+			}
+			if err == nil {
 				w.put(kexecLoaded, map[bool]string{true: "1\n", false: "0\n"}[argv[2] == "-l"], 0o644)
 			}
-			return nil, w.loads
+			return nil, err
 		},
 		Record: func(way *transaction.Way) error {
 			if w.full {
@@ -158,7 +165,7 @@ func TestWhichWayIsTaken(t *testing.T) {
 		"GRUB's saved entry":        {kexec, func(w *world) { w.environment("saved_entry=1") }, nil, []transaction.Method{full}, "saved_entry=1", false},
 		"GRUB's first entry":        {kexec, func(w *world) { w.environment("saved_entry=0") }, nil, []transaction.Method{kexec}, "", false},
 		"no entry":                  {kexec, nil, func(t *Trip) { t.Target.Deployment = "os/x.0" }, []transaction.Method{full}, "there is none", false},
-		"another default":           {kexec, func(w *world) { w.entry.Default = false }, nil, []transaction.Method{full}, "not the boot loader's default", false},
+		"another default":           {kexec, func(w *world) { w.all[0].Default, w.all[1].Default = false, true }, nil, []transaction.Method{full}, "not the boot loader's default", false},
 		"two initramfses":           {kexec, func(w *world) { w.entry.Initrds = append(w.entry.Initrds, "/boot/j") }, nil, []transaction.Method{full}, "more than one", false},
 		"a device tree":             {kexec, func(w *world) { w.entry.Others = []string{"devicetree"} }, nil, []transaction.Method{full}, "devicetree", false},
 		"variables":                 {kexec, func(w *world) { w.entry.Arguments += " $kernelopts" }, nil, []transaction.Method{full}, "variables", false},
@@ -214,7 +221,7 @@ func TestWhatKexecLoads(t *testing.T) {
 	w := newWorld(t)
 	way, err := w.start(transaction.MethodKexec, nil)
 	want := "/usr/sbin/kexec -s -l /boot/v --command-line=root=x a=\"b  c\" ostree=/o noderefit.kexec=" + way.Token + " --initrd=/boot/i"
-	if err != nil || !slices.Equal(w.ran, []string{want}) || len(way.Token) != 16 {
+	if err != nil || !slices.Equal(w.ran, []string{want}) || len(way.Token) < 26 {
 		t.Errorf("%q, %v; want %q", w.ran, err, want)
 	}
 	other, err := w.start(transaction.MethodKexec, nil)
@@ -242,6 +249,7 @@ func TestNoKernelStaysLoadedWithoutItsReboot(t *testing.T) {
 		"and a kernel was loaded":     {kexec, true, func(w *world) { w.full = true; earlier(w) }, []string{unload}, nil, unix.ENOSPC},
 		"full, and the disk is, too":  {full, true, func(w *world) { w.full = true; earlier(w) }, []string{unload}, nil, unix.ENOSPC},
 		"the disk is full afterwards": {kexec, false, func(w *world) { w.refuses[kexec] = errors.New("no"); w.fullAfter = kexec }, []string{load, unload}, []transaction.Method{kexec}, unix.ENOSPC},
+		"full once the command fails": {command, false, func(w *world) { w.fails, w.stops = errors.New("3"), false; w.fullAfter = command }, []string{own}, nil, unix.ENOSPC},
 		"full":                        {full, true, earlier, []string{unload}, []transaction.Method{full}, nil},
 		"nothing is said":             {"", true, earlier, []string{unload}, []transaction.Method{full}, nil},
 		"soft":                        {soft, true, earlier, []string{unload}, []transaction.Method{soft}, nil},
@@ -257,12 +265,35 @@ func TestNoKernelStaysLoadedWithoutItsReboot(t *testing.T) {
 			if c.world != nil {
 				c.world(w)
 			}
-			_, err := w.start(c.asked, func(t *Trip) { t.Loaded = c.loaded })
+			_, err := w.start(c.asked, func(t *Trip) { t.Loaded = map[bool]string{true: "0ld"}[c.loaded] })
 			same := slices.EqualFunc(w.ran, c.ran, strings.HasPrefix)
 			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || !same || !slices.Equal(w.down, c.down) {
 				t.Errorf("%q, down %v, %v; want %q, %v, %v", w.ran, w.down, err, c.ran, c.down, c.err)
 			}
 		})
+	}
+}
+
+// The kernel that stays loaded stays in the record: the next run of the agent unloads it. Only a full reboot leaves such a
+// kernel behind for good.
+func TestAKernelThatCantBeUnloadedStaysInTheRecord(t *testing.T) {
+	t.Parallel()
+	const full, soft, kexec, command = transaction.MethodFull, transaction.MethodSoft, transaction.MethodKexec,
+		transaction.MethodCommand
+	for _, asked := range []transaction.Method{"", full, soft, kexec, command} {
+		w := newWorld(t)
+		w.stuck, w.refuses[kexec] = errors.New("Operation not permitted"), errors.New("masked")
+		w.put(kexecLoaded, "1\n", 0o644)
+		way, err := w.start(asked, func(t *Trip) { t.Loaded = "0ld" })
+		if err != nil || w.down[len(w.down)-1] != full || slices.Contains(w.ran, commandPath) || len(w.kept) == 0 {
+			t.Errorf("%q: down %v, ran %q, %v", asked, w.down, w.ran, err)
+			continue
+		}
+		last := w.kept[len(w.kept)-1]
+		if *way != last || last.Asked != cmp.Or(asked, full) || last.Started != full ||
+			(last.Token == "0ld") != (asked != kexec) || last.Token == "" || (last.Why == "") != (last.Asked == full) {
+			t.Errorf("%q: %+v was recorded", asked, last)
+		}
 	}
 }
 

@@ -70,8 +70,8 @@ func (r *Driver) Current(ctx context.Context) (osimage.System, error) {
 // half a minute. An image without a digest or a checksum is the booted image if the names are equal.
 //
 // After an error nothing of want is staged any more. But when ctx is done, a transaction goes on by itself: the next
-// call joins it, or Drop cancels it. A registered update driver that is active is an error, unless the driver is the
-// agent. rpm-ostree would let us bypass the driver, but then two programs would decide about the host.
+// call joins it, or Drop cancels it. A registered update driver that rpm-ostree heeds is an error, unless the driver is
+// the agent. rpm-ostree would let us bypass the driver, but then two programs would decide about the host.
 //
 // With the bandwidth of a context, what rpm-ostree's daemon would fetch is refused. A deployment of the host that is
 // want is taken as it is.
@@ -269,14 +269,17 @@ func (r *Driver) step(ctx context.Context, doing string, done *progress) error {
 // begin does what has to be done before the first transaction.
 func (r *Driver) begin(ctx context.Context, doing string, t target, s hostStatus) error {
 	if s.Driver != nil && s.Driver.Unit != driverUnit {
-		active, err := r.active(ctx, s.Driver.Unit)
+		state, err := r.tools.Units.ActiveState(ctx, s.Driver.Unit)
 		if err != nil {
 			return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 		}
-		// rpm-ostree, too, ignores a driver that is not active.
-		if active {
-			return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: fmt.Errorf(
-				"%s (%s) is registered as the update driver of this host; stop and disable it", s.Driver.Name, s.Driver.Unit)}
+		if slices.Contains(ruling, state) {
+			text := fmt.Sprintf("%s (%s) is registered as the update driver of this host; stop and disable it",
+				s.Driver.Name, s.Driver.Unit)
+			if state == "failed" {
+				text += ", and run systemctl reset-failed " + s.Driver.Unit
+			}
+			return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: errors.New(text)}
 		}
 	}
 	// The failure does not stop this update, but a reader of the progress may want to know about it.
@@ -294,12 +297,6 @@ func (r *Driver) begin(ctx context.Context, doing string, t target, s hostStatus
 		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	return nil
-}
-
-// active reports whether a unit of the host is active.
-func (r *Driver) active(ctx context.Context, unit string) (bool, error) {
-	state, err := r.tools.Units.ActiveState(ctx, unit)
-	return state == "active", err
 }
 
 // complaint returns what is wrong with the staged deployment. Since 2026.1 rpm-ostree takes no request for packages

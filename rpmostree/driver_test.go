@@ -996,6 +996,11 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 				h.status.driver = &updateDriver{Name: "Zincati", Unit: "zincati.service"}
 				h.units["zincati.service"] = "active"
 			}},
+		{name: "a driver that has crashed", want: wantB, class: ostree.NeedsAdmin, text: "run systemctl reset-failed zincati.service",
+			set: func(h *fakeHost) {
+				h.status.driver = &updateDriver{Name: "Zincati", Unit: "zincati.service"}
+				h.units["zincati.service"] = "failed"
+			}},
 		{name: "a pinned one of other changes", want: wantB, class: ostree.NeedsAdmin, text: three + ".0 stands before the booted deployment",
 			set: func(h *fakeHost) {
 				h.status.before = []deployment{{OS: "testos", Checksum: three, Pinned: true,

@@ -90,7 +90,8 @@ func registered(read func(path string) ([]byte, error)) (updateDriver, error) {
 }
 
 // bypassing returns a step as it is run. Only the agent's own registration is bypassed. The other commands that a step
-// may be do not look for a driver, and do not know the flag.
+// may be do not look for a driver, and do not know the flag. The registration is read here, and not in the status: the
+// agent may register between the status and the step.
 func (r *Driver) bypassing(step []string) ([]string, error) {
 	if len(step) < 2 || step[1] != "rebase" {
 		return step, nil

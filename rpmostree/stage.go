@@ -289,11 +289,11 @@ func (r *Driver) MakeDefault(ctx context.Context, id string) error {
 			}
 			continue
 		}
-		up, err := r.active(ctx, "sysinit.target")
+		up, err := r.tools.Units.ActiveState(ctx, "sysinit.target")
 		if err != nil {
 			return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 		}
-		if !up {
+		if up != "active" {
 			return &ostree.Error{Class: ostree.Retryable, Doing: doing,
 				Err: errors.New("rpm-ostree does not answer this early in a boot")}
 		}

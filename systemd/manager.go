@@ -491,6 +491,6 @@ func Stopping(ctx context.Context) bool {
 		return false
 	}
 	defer conn.Close()
-	state, err := conn.GetManagerProperty("SystemState")
-	return err == nil && strings.Contains(state, `"stopping"`)
+	state, err := conn.SystemStateContext(ctx)
+	return err == nil && state.Value.Value() == "stopping"
 }

@@ -84,8 +84,8 @@ type Engine struct {
 	Prove func(ctx context.Context, p *Pending) error
 	// Reread has others see what was written below extensions of /etc. It is nil where nothing is merged there.
 	Reread func(ctx context.Context) error
-	// Unload has the kernel forgotten that was loaded for a kexec. It is nil where Services is.
-	Unload func(ctx context.Context)
+	// UnloadKernel has the kernel forgotten that was loaded for a kexec. It is nil where Services is.
+	UnloadKernel func(ctx context.Context) error
 	// Uptime returns the time since the kernel's boot: a soft reboot does not set it back.
 	Uptime func() time.Duration
 	// Say tells people and the log what is being done. It may be called often.

@@ -275,16 +275,33 @@ func (e *Engine) JudgeBoot(r *Record, verdict error) error {
 // NeedsReboot reports whether an update is committed, and its reboot is left to people.
 func (p *Pending) NeedsReboot() bool { return p != nil && p.Phase == PhaseBoot && p.NoReboot }
 
-// LeaveReboot leaves the reboot of a committed update to people.
+// LeaveReboot leaves the reboot of a committed update, or the way back to a deployment, to people.
 func (e *Engine) LeaveReboot(ctx context.Context, r *Record) error {
 	p := r.Pending
-	if p == nil || p.NeedsReboot() || p.Phase != PhaseBoot {
+	if p != nil && p.Phase != PhaseBoot {
 		return nil
 	}
-	e.noReboot(ctx, r)
-	p.NoReboot, r.Way = true, nil
-	e.setState(r, Working, needsReboot+p.Config+" is committed, and its reboot is left to people")
+	changed := e.noReboot(ctx, r)
+	if p != nil && !p.NoReboot {
+		p.NoReboot, changed = true, true
+		if r.Way.Loaded(e.BootID) == "" {
+			r.Way = nil
+		}
+		e.setState(r, Working, needsReboot+p.Config+" is committed, and its reboot is left to people")
+	}
+	if !changed {
+		return nil
+	}
 	return errors.Join(e.store().save(r), fault("left to people"))
+}
+
+// BlockReboot records that the reboot of a committed update was refused before it began. A soft reboot was not tried.
+func (e *Engine) BlockReboot(ctx context.Context, r *Record) error {
+	e.noReboot(ctx, r)
+	if p := r.Pending; p != nil && p.SoftReboot == SoftStarted {
+		e.bootBy(r, SoftPlanned)
+	}
+	return e.store().save(r)
 }
 
 // needsReboot begins the reason of a host whose reboot is left to people.

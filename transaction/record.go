@@ -186,14 +186,6 @@ type Withheld struct {
 	Since   time.Time `json:"since"`
 }
 
-// Apart returns what tells a revision from another one with the same name and other content, "" where the name does.
-func (r *Revision) Apart(from *Revision) string {
-	if from == nil || r.Config != from.Config || r.Digest == from.Digest {
-		return ""
-	}
-	return " (other content: digest " + r.Digest[:min(8, len(r.Digest))] + ")"
-}
-
 // Record is the boot record, /var/lib/machine-config-daemon/boot.json, shared by all deployments of the host.
 type Record struct {
 	Version     int           `json:"version"`
@@ -362,13 +354,8 @@ func (r *Record) From() string {
 // next, no person and no other program has chosen it.
 func (r *Record) LeadsTo(deployment string) bool {
 	p := r.Pending
-	switch {
-	case deployment == "" || deployment == r.Returning:
-		return deployment != ""
-	case p == nil:
-		return false
-	}
-	return deployment == p.Deployment || p.Phase == PhaseUndo && deployment == p.From
+	return deployment != "" && (deployment == r.Returning ||
+		p != nil && (deployment == p.Deployment || p.Phase == PhaseUndo && deployment == p.From))
 }
 
 // Quarantine returns the entry of the content digest, or nil.

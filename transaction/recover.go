@@ -45,7 +45,7 @@ func (e *Engine) recover(ctx context.Context, r *Record) (Outcome, error) {
 	}
 	switch o.Do {
 	case Nothing:
-		return o, errors.Join(e.asBefore(r), e.stays(r, s), e.sweep(r))
+		return o, errors.Join(e.asBefore(r), e.stays(ctx, r, s), e.sweep(r))
 	case Abort:
 		return o, e.recoverAbort(ctx, r, o.Decision)
 	case RollForward:
@@ -107,9 +107,13 @@ func (e *Engine) asBefore(r *Record) error {
 	return e.store().save(r)
 }
 
-// stays forgets a return once it is over, or where it came to nothing because the default was not changed.
-func (e *Engine) stays(r *Record, s situation) error {
-	if r.Returning == "" || r.Returning == s.Default && r.Returning != s.Booted {
+// stays forgets a return once it is over, or where it came to nothing because the default was not changed. Then no
+// reboot is to come, and no kernel is to be loaded for one.
+func (e *Engine) stays(ctx context.Context, r *Record, s situation) error {
+	if r.Returning != "" && r.Returning == s.Default && r.Returning != s.Booted {
+		return nil
+	}
+	if !e.noReboot(ctx, r) && r.Returning == "" {
 		return nil
 	}
 	r.Returning = ""

@@ -29,7 +29,7 @@ func TestReturnIsTheUpdatesUntilItIsOver(t *testing.T) {
 		if err != nil || now.Returning != "A" {
 			t.Fatalf("%s: %+v, %v", c.name, now, err)
 		}
-		if err := e.stays(now, situation{Booted: c.booted, Default: c.next}); err != nil || now.Returning != c.keeps {
+		if err := e.stays(t.Context(), now, situation{Booted: c.booted, Default: c.next}); err != nil || now.Returning != c.keeps {
 			t.Errorf("%s: %q, %v", c.name, now.Returning, err)
 		}
 		if kept, err := e.store().Load(); err != nil || kept.Returning != c.keeps {

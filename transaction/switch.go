@@ -44,12 +44,16 @@ func (p *Pending) waiting() string {
 
 // BootBy records how the committed deployment is going to be booted, before that boot is started.
 func (e *Engine) BootBy(r *Record, how SoftReboot) error {
+	e.bootBy(r, how)
+	return e.store().save(r)
+}
+
+func (e *Engine) bootBy(r *Record, how SoftReboot) {
 	r.Pending.SoftReboot = how
 	if o := r.Rebooted; o != nil && o.Ended.IsZero() {
 		o.Soft = how == SoftStarted
 	}
 	e.setState(r, Working, r.Pending.waiting())
-	return e.store().save(r)
 }
 
 // materialise makes the deployment and writes the configuration into its /etc. It does so again where the running /etc

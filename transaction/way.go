@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 // Method is a way to reboot a host.
@@ -23,7 +25,8 @@ const (
 // KexecArgument is the kernel argument that names a kernel started by kexec. No boot loader knows the name.
 const KexecArgument = "noderefit.kexec="
 
-// Way is the way of a boot that was asked for by another method than MethodFull.
+// Way is the way of a boot that was asked for by another method than MethodFull, or that follows a kernel which stayed
+// loaded.
 type Way struct {
 	Asked Method `json:"asked"`
 	// Started is the method by which the reboot was started, and Took the method that the boot proved; "" before the boot.
@@ -36,7 +39,8 @@ type Way struct {
 	Token string `json:"token,omitempty"`
 }
 
-// StartBy records the way of the reboot that is about to be started, nil for a full reboot that was asked for.
+// StartBy records the way of the reboot that is about to be started, nil for a full reboot that was asked for and
+// leaves no kernel loaded.
 func (e *Engine) StartBy(r *Record, w *Way) error {
 	if r.Way == nil && w == nil {
 		return nil
@@ -50,20 +54,34 @@ func (e *Engine) StartBy(r *Record, w *Way) error {
 // KernelLoaded is called once the kernel of a reboot is loaded, and before the reboot begins.
 func (e *Engine) KernelLoaded() error { return fault("kernel loaded") }
 
-// Loaded reports whether the agent may have loaded a kernel for a reboot that has not come. A soft reboot keeps a
-// loaded kernel.
-func (w *Way) Loaded(boot string) bool {
-	return w != nil && w.Token != "" && sameKernel(boot, w.Boot)
+// Loaded returns the token of the kernel that the agent may have loaded for a reboot that has not come, "" for none. A
+// soft reboot keeps a loaded kernel.
+func (w *Way) Loaded(boot string) string {
+	if w == nil || !sameKernel(boot, w.Boot) {
+		return ""
+	}
+	return w.Token
 }
 
-// noReboot forgets the way of a reboot that does not come, and the kernel that was loaded for it.
-func (e *Engine) noReboot(ctx context.Context, r *Record) {
-	if e.Unload != nil && r.Way.Loaded(e.BootID) {
-		e.Unload(ctx)
+// noReboot forgets the way of a reboot that does not come, and the kernel that was loaded for it. Where that kernel
+// can't be unloaded, the way stays, so that recovery tries again. noReboot reports whether it changed the record.
+func (e *Engine) noReboot(ctx context.Context, r *Record) bool {
+	loaded := e.UnloadKernel != nil && r.Way.Loaded(e.BootID) != ""
+	if loaded {
+		if err := e.UnloadKernel(ctx); err != nil {
+			e.Say("reboot", message.OneLine(err.Error()))
+			return false
+		}
 	}
-	if r.Way != nil && r.Way.Took == "" {
+	switch {
+	case r.Way == nil || r.Way.Took != "" && !loaded:
+		return false
+	case r.Way.Took != "":
+		r.Way.Token = ""
+	default:
 		r.Way = nil
 	}
+	return true
 }
 
 // arrived records which method has led to this boot, wherever the boot has led.
@@ -82,9 +100,6 @@ func (e *Engine) arrived(r *Record) {
 // line. A soft reboot keeps the kernel. The host's own command and a full reboot both start a kernel by the firmware:
 // the command counts where the kernel came before the command had failed.
 func (w *Way) arrive(boot, commandLine string) {
-	if w == nil || w.Took != "" || boot == w.Boot {
-		return
-	}
 	switch token := KexecArgument + w.Token; {
 	case w.Token != "" && slices.Contains(strings.Fields(commandLine), token):
 		w.Took = MethodKexec

@@ -29,8 +29,6 @@ func TestWhichWayABootHasTaken(t *testing.T) {
 		"somebody's soft one":   {Way{Asked: MethodCommand, Started: MethodCommand}, "k1+1", "", MethodSoft, "started as Command"},
 		"a command":             {Way{Asked: MethodCommand, Started: MethodCommand}, "k2", "", MethodCommand, ""},
 		"a command that failed": {Way{Asked: MethodCommand, Started: MethodFull, Why: "exit 1"}, "k2", "", MethodFull, "exit 1"},
-		"no boot yet":           {Way{Asked: MethodCommand, Started: MethodCommand}, "k1", "", "", ""},
-		"a later boot":          {Way{Asked: MethodKexec, Started: MethodKexec, Took: MethodKexec, Token: "12ab"}, "k3", "", MethodKexec, ""},
 	} {
 		w := c.way
 		w.Boot = "k1"
@@ -38,7 +36,6 @@ func TestWhichWayABootHasTaken(t *testing.T) {
 			t.Errorf("%s: %q, %q; want %q, %q", what, w.Took, w.Why, c.took, c.why)
 		}
 	}
-	(*Way)(nil).arrive("k2", line) // a full reboot that was asked for has none
 }
 
 // byKexec is the way of a host in thisBoot that has loaded a kernel.
@@ -72,8 +69,24 @@ func TestARebootThatDoesNotComeLeavesNoKernelAndNoWay(t *testing.T) {
 		"an order, refused": {order, func(ctx context.Context, e *Engine, r *Record) error {
 			return e.RefuseReboot(ctx, r, Rebooted{}, errors.New("x"))
 		}, thisBoot, true},
-		"an order, disowned":     {order, disown, thisBoot, true},
-		"left to people":         {boot, func(ctx context.Context, e *Engine, r *Record) error { return e.LeaveReboot(ctx, r) }, thisBoot, true},
+		"an order, disowned": {order, disown, thisBoot, true},
+		"left to people":     {boot, func(ctx context.Context, e *Engine, r *Record) error { return e.LeaveReboot(ctx, r) }, thisBoot, true},
+		"a return, left to people": {func(r *Record) { r.Returning = "A" }, func(ctx context.Context, e *Engine, r *Record) error {
+			return e.LeaveReboot(ctx, r)
+		}, thisBoot, true},
+		"left to people before": {func(r *Record) { boot(r); r.Pending.NoReboot = true }, func(ctx context.Context, e *Engine, r *Record) error {
+			return e.LeaveReboot(ctx, r)
+		}, thisBoot, true},
+		"refused by a program": {func(r *Record) { boot(r); r.Pending.NoReboot = true; r.Pending.SoftReboot = SoftStarted }, func(ctx context.Context, e *Engine, r *Record) error {
+			if err := e.BlockReboot(ctx, r); r.Pending.SoftReboot != SoftPlanned {
+				return errors.Join(err, errors.New("the soft reboot counts as tried"))
+			}
+			return nil
+		}, thisBoot, true},
+		"a return that came to nothing": {func(r *Record) { r.Returning = "A" }, func(ctx context.Context, e *Engine, r *Record) error {
+			_, err := e.Recover(ctx, r)
+			return err
+		}, thisBoot, true},
 		"after a soft reboot":    {boot, disown, softBoot, true},
 		"after another kernel's": {boot, disown, nextBoot, false},
 		"a default that has gone": {boot, func(ctx context.Context, e *Engine, r *Record) error {
@@ -83,7 +96,7 @@ func TestARebootThatDoesNotComeLeavesNoKernelAndNoWay(t *testing.T) {
 	} {
 		unloaded := 0
 		e := &Engine{Root: host(t, map[string]string{StateDir + "/x": ""}), Deployments: oneDeployment("A"), BootID: c.boot, Now: time.Now,
-			Uptime: func() time.Duration { return 0 }, Say: func(string, string) {}, Unload: func(context.Context) { unloaded++ }}
+			Uptime: func() time.Duration { return 0 }, Say: func(string, string) {}, UnloadKernel: func(context.Context) error { unloaded++; return nil }}
 		r := &Record{}
 		c.is(r)
 		r.Way = byKexec()
@@ -94,6 +107,45 @@ func TestARebootThatDoesNotComeLeavesNoKernelAndNoWay(t *testing.T) {
 		if now, err := e.store().Load(); err != nil || now.Way != nil || now.Pending != nil && !now.Pending.NoReboot {
 			t.Errorf("%s: %+v, %+v, %v", what, now.Way, now.Pending, err)
 		}
+	}
+}
+
+// The kernel that stays loaded is tried again by each recovery, until it can be unloaded or another kernel runs.
+func TestAKernelThatStaysLoadedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for what, way := range map[string]*Way{
+		"the reboot did not come": byKexec(),
+		"a soft reboot came":      {Asked: MethodKexec, Started: MethodKexec, Token: "12ab", Boot: thisBoot, Took: MethodSoft},
+	} {
+		stuck, said := errors.New("not permitted:\nkexec"), ""
+		e := &Engine{Root: host(t, map[string]string{StateDir + "/x": ""}), Deployments: oneDeployment("A"), BootID: thisBoot,
+			Now: time.Now, Uptime: func() time.Duration { return 0 }, Say: func(_, what string) { said = what },
+			UnloadKernel: func(context.Context) error { return stuck }}
+		r := &Record{Pending: &Pending{Phase: PhaseBoot, Road: RoadReboot}, Way: way}
+		err := e.WithdrawReboot(t.Context(), r, "x")
+		if now, loading := e.store().Load(); err != nil || loading != nil || now.Way.Loaded(thisBoot) != "12ab" ||
+			said != "not permitted:; kexec" {
+			t.Fatalf("%s: %+v, %q, %v, %v", what, now.Way, said, err, loading)
+		}
+		stuck = nil
+		_, err = e.Recover(t.Context(), r)
+		if now, loading := e.store().Load(); err != nil || loading != nil || now.Way.Loaded(thisBoot) != "" ||
+			(now.Way == nil) != (way.Took == "") {
+			t.Errorf("%s: %+v, %v, %v", what, now.Way, err, loading)
+		}
+	}
+}
+
+// The reboot of people has no way of the agent's: that of an earlier reboot would be told of theirs.
+func TestNoEarlierWayIsToldOfARebootThatIsLeftToPeople(t *testing.T) {
+	t.Parallel()
+	e := &Engine{Root: host(t, map[string]string{StateDir + "/x": ""}), BootID: nextBoot, Now: time.Now}
+	r := switching(PhaseBoot, nil)
+	r.Way = byKexec()
+	r.Way.Took = MethodKexec
+	err := e.LeaveReboot(t.Context(), r)
+	if now, loading := e.store().Load(); err != nil || loading != nil || now.Way != nil || !now.Pending.NeedsReboot() {
+		t.Errorf("%+v, %v, %v", now, err, loading)
 	}
 }
 
@@ -119,6 +171,13 @@ func TestAWayIsKnownWhereverTheBootLed(t *testing.T) {
 		now, loading := e.store().Load()
 		if err = errors.Join(saving, err, loading); err != nil || now.Way == nil || now.Way.Took != c.took || (now.Way.Why == "") != (c.took == "") {
 			t.Errorf("%s: %+v, %v; want %q", what, now.Way, err, c.took)
+		}
+		if c.took == "" {
+			continue
+		}
+		e.BootID = "a later one"
+		if e.arrived(now); now.Way.Took != c.took {
+			t.Errorf("%s: a later boot made it %q", what, now.Way.Took)
 		}
 	}
 }

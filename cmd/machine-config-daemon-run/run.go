@@ -127,22 +127,27 @@ func (o *runOptions) run(ctx context.Context) error {
 	return daemon.NewHead(head).Run(ctx)
 }
 
-// registerTries are the attempts to register with rpm-ostree: one that does not know drivers refuses all of them, and
-// one that is busy, or slow to start, takes a later attempt. registerPause is the time between two attempts.
+// registerTries are the attempts to register with rpm-ostree. A rpm-ostree that is busy, or slow to start, takes a
+// later attempt. One that knows no drivers refuses each of them. registerPause is the time between two attempts.
 const (
 	registerTries = 5
 	registerPause = 10 * time.Minute
 )
 
 // register has rpm-ostree refuse the updates of others. The agent is in charge whether or not rpm-ostree does so: a
-// failure stops nothing.
+// failure stops nothing. The first and the last failure are logged.
 func register(ctx context.Context, try func(context.Context) error, log *zap.Logger) {
-	for n := range registerTries {
+	for n := 1; ; n++ {
 		err := try(ctx)
-		if err == nil {
+		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if n == 0 && ctx.Err() == nil {
+		if n == registerTries {
+			log.Warn("rpm-ostree does not refuse updates by others, and is not asked again", zap.Int("attempts", n),
+				zap.Error(err))
+			return
+		}
+		if n == 1 {
 			log.Warn("rpm-ostree does not refuse updates by others", zap.Error(err))
 		}
 		select {

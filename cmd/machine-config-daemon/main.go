@@ -17,6 +17,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
+	"time"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/butane"
@@ -271,9 +272,6 @@ func applyCommand() *cobra.Command {
 			if cfg, a.Policy, err = to.read(); err != nil {
 				return err
 			}
-			if err := checkReboot(&a.RebootOptions); err != nil {
-				return err
-			}
 			if a.Hooks, err = readHooks(hooks); err != nil {
 				return err
 			}
@@ -356,25 +354,37 @@ func stageCommand() *cobra.Command {
 	return cmd
 }
 
+// rebootFlags adds the flags of the verbs that boot what they commit, after those of options.
 func rebootFlags(cmd *cobra.Command, a *host.RebootOptions) {
-	cmd.Flags().Var((*cli.SoftReboot)(&a.SoftReboot), "soft-reboot", cli.SoftRebootUsage)
+	var soft cli.SoftReboot
+	cmd.Flags().Var(&soft, "soft-reboot", cli.SoftRebootUsage)
 	cmd.Flags().Var((*cli.RebootMethod)(&a.Method), "reboot-method", cli.RebootMethodUsage)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
-	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", api.DefaultVerdictTimeout,
+	timeoutFlag(cmd, &a.Timeout)
+	before := cmd.PreRunE
+	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
+		if err := before(cmd, args); err != nil {
+			return err
+		}
+		if soft && a.Method != "" && a.Method != transaction.MethodSoft {
+			return cli.Usagef("flags --soft-reboot=auto and --reboot-method=%s exclude each other",
+				(*cli.RebootMethod)(&a.Method))
+		}
+		if soft {
+			a.Method = transaction.MethodSoft
+		}
+		return checkTimeout(a.Timeout)
+	}
+}
+
+func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
+	cmd.Flags().DurationVar(timeout, "verdict-timeout", api.DefaultVerdictTimeout,
 		"how long the host may take to prove healthy after the boot")
 }
 
-// checkReboot refuses values that make no sense, and takes --reboot-method=soft for --soft-reboot=auto.
-func checkReboot(a *host.RebootOptions) error {
-	if a.SoftReboot && a.Method != "" && a.Method != transaction.MethodSoft {
-		return cli.Usagef("flags --soft-reboot=auto and --reboot-method=%s exclude each other",
-			(*cli.RebootMethod)(&a.Method))
-	}
-	if a.Method == transaction.MethodSoft {
-		a.SoftReboot, a.Method = true, ""
-	}
-	if a.Timeout <= 0 {
-		return cli.Usagef("flag --verdict-timeout: %s leaves no time for a verdict", a.Timeout)
+func checkTimeout(timeout time.Duration) error {
+	if timeout <= 0 {
+		return cli.Usagef("flag --verdict-timeout: %s leaves no time for a verdict", timeout)
 	}
 	return nil
 }
@@ -386,9 +396,6 @@ func rollbackCommand() *cobra.Command {
 		Use:   "rollback",
 		Short: "Go back to the previous committed configuration",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkReboot(&a.RebootOptions); err != nil {
-				return err
-			}
 			return o.act(cmd.Context(), "rollback", func(h *host.Host) (*host.Result, error) {
 				return h.Rollback(cmd.Context(), a)
 			})
@@ -482,9 +489,6 @@ func firstbootCommand() *cobra.Command {
 		Use:   "firstboot",
 		Short: "Complete a machine that Ignition has made (the host's unit runs this)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkReboot(&a.RebootOptions); err != nil {
-				return err
-			}
 			if !path.IsAbs(from) {
 				return cli.Usagef("flag --machineconfig-file: %q is not an absolute path", from)
 			}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
@@ -19,6 +18,7 @@ func rebootCommand() *cobra.Command {
 	var o options
 	var order host.RebootOrder
 	var hooks string
+	var soft bool
 	cmd := &cobra.Command{
 		Use:   "reboot [--why TEXT] [--soft]",
 		Short: "Reboot the host once, and have the boot proved as that of an update",
@@ -28,10 +28,16 @@ the default. A no then takes the host back to the deployment before, and the hos
 Without a deployment to go back to, the host is Degraded and names the reason. A committed configuration that waits for
 its reboot boots with this command. The command does not drain the node.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if order.Method == transaction.MethodSoft {
+			switch {
+			case order.Method == transaction.MethodSoft:
 				return cli.Usagef("flag --reboot-method: a soft reboot is ordered by --soft")
+			case soft && order.Method != "":
+				return cli.Usagef("flags --soft and --reboot-method=%s exclude each other",
+					(*cli.RebootMethod)(&order.Method))
+			case soft:
+				order.Method = transaction.MethodSoft
 			}
-			if err := checkReboot(&host.RebootOptions{Timeout: order.Timeout}); err != nil {
+			if err := checkTimeout(order.Timeout); err != nil {
 				return err
 			}
 			if order.Hooks, err = readHooks(hooks); err != nil {
@@ -45,13 +51,12 @@ its reboot boots with this command. The command does not drain the node.`,
 	o.flags(cmd)
 	o.osFlag(cmd)
 	cmd.Flags().StringVar(&order.Why, "why", "", "why the host reboots, for status")
-	cmd.Flags().BoolVar(&order.Soft, "soft", false, "restart the userspace alone; refused where the host can't")
+	cmd.Flags().BoolVar(&soft, "soft", false, "restart the userspace alone; refused where the host can't")
 	cmd.Flags().Var((*cli.RebootMethod)(&order.Method), "reboot-method", cli.RebootMethodUsage)
 	cmd.Flags().StringVar(&order.ID, "id", "", "name of the order: one that was carried out is not carried out again")
 	cmd.Flags().BoolVar(&order.Cluster, "cluster", false,
 		"make what the cluster says of the node part of the verdict; the agent in the cluster passes it")
-	cmd.Flags().DurationVar(&order.Timeout, "verdict-timeout", api.DefaultVerdictTimeout,
-		"how long the host may take to prove healthy after the boot")
+	timeoutFlag(cmd, &order.Timeout)
 	hooksFlag(cmd, &hooks)
 	return cmd
 }

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/test/lab/cluster"
 	"github.com/noderefit/noderefit/test/lab/fakehost"
@@ -356,7 +356,7 @@ func TestLongPullIsTold(t *testing.T) {
 	b := n.render([]string{"quiet"}, "b")
 	n.host.Change(func(s *fakehost.Script) {
 		s.Delays = map[string]time.Duration{fakehost.Stage: time.Hour}
-		s.Pulling = &contents.Pulling{Since: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339), Says: "layer 7 of 9"}
+		s.Pulling = &osimage.Pulling{Since: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339), Says: "layer 7 of 9"}
 	})
 	n.desire(b)
 	n.wait("the Node says how far the pull is", func(_ *corev1.Node, is api.Node) bool {

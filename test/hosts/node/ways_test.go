@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 
@@ -46,6 +47,9 @@ func TestAHostRebootsByItsOwnCommand(t *testing.T) {
 		{"f", "soft", toFile, "", api.RebootFull, "only a booted ostree host"},
 	} {
 		hook(t, n, ownCommand, c.command)
+		if err := os.RemoveAll(n.HostPath(ownCommand + ".timeout")); err != nil {
+			t.Fatal(err)
+		}
 		if c.limit != "" {
 			put(t, n, ownCommand+".timeout", c.limit, 0o644)
 		}

@@ -19,11 +19,11 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/contents"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/provision"
 	"github.com/noderefit/noderefit/signature"
@@ -65,7 +65,7 @@ type Script struct {
 	// Forced is what Verify reports about a force file, which Repair removes.
 	Forced bool
 	// Pulling is what the host's status shows while the host stages.
-	Pulling *contents.Pulling
+	Pulling *osimage.Pulling
 	// Foreign is what others have staged: an update that reboots removes that.
 	Foreign []string
 	// Wanted is why the host wants a reboot.
