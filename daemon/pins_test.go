@@ -247,7 +247,8 @@ func TestTheStatusOfSetsTakesAFixedNumberOfDigests(t *testing.T) {
 		s.report = &api.Pinned{Order: o.Digest(), Images: 1, Missing: 1, Error: "not found"}
 		return testing.AllocsPerRun(10, func() { s.pinnedSets(v, nil) })
 	}
-	if few, many := cost(1), cost(100); many > few+20 {
-		t.Errorf("100 sets take %v allocations, and 1 set takes %v", many, few)
+	// A digest takes ten. The race detector adds some that do not depend on the sets.
+	if one, many := cost(1), cost(101); many-one >= 100 {
+		t.Errorf("101 sets take %v allocations, and 1 set takes %v", many, one)
 	}
 }
