@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -110,11 +109,16 @@ func (o *clusterAPIOptions) run() error {
 		ErrorLog: zap.NewStdLog(zap.NewNop()), // the log has no errors of clients that send nothing sensible
 	}
 	base := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}
-	if _, err := o.demand(base); err != nil {
+	authorities, err := cli.NewAuthorities(o.clientCA, func(err error) {
+		log.Error(err, "clients are verified by the authorities that the file had")
+	})
+	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	secure := tls.NewListener(listener, &tls.Config{
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return o.demand(base) },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return o.demand(base, authorities.Pool()), nil
+		},
 	})
 	group.Go(func() error { return watcher.Start(ctx) })
 	runnable := manager.Server{Server: server, Listener: secure, ShutdownTimeout: new(clusterAPITimeout)}
@@ -123,18 +127,14 @@ func (o *clusterAPIOptions) run() error {
 	return group.Wait()
 }
 
-// demand returns a configuration of TLS that demands besides the certificate of a client with one of the names. The
-// authorities are read anew each time.
-func (o *clusterAPIOptions) demand(base *tls.Config) (*tls.Config, error) {
-	authorities, err := cert.NewPool(o.clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("reading client authorities, which --client-ca names: %w", err)
-	}
+// demand returns a configuration of TLS that demands besides the certificate of a client, of one of the authorities and
+// with one of the names.
+func (o *clusterAPIOptions) demand(base *tls.Config, authorities *x509.CertPool) *tls.Config {
 	c := base.Clone()
 	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, authorities
 	c.SessionTicketsDisabled = true // a session would outlive a change of the authorities
 	c.VerifyConnection = func(s tls.ConnectionState) error { return o.named(s.PeerCertificates[0]) }
-	return c, nil
+	return c
 }
 
 // named returns an error unless a certificate has one of the names.

@@ -204,7 +204,7 @@ func (o *options) server(ctx context.Context, group *errgroup.Group, registry *p
 func (o *options) listen(
 	ctx context.Context, group *errgroup.Group, metrics prometheus.Registerer, s http.Handler, log logr.Logger,
 ) error {
-	tlsConfig, err := o.tls.config(ctx, group, metrics)
+	tlsConfig, err := o.tls.config(ctx, group, metrics, log)
 	if err != nil {
 		return err
 	}

@@ -223,6 +223,10 @@ func TestATokenOrACertificateIsRequiredAndCertificatesAreReadAgain(t *testing.T)
 			t.Fatal("the new certificate is not shown")
 		}
 	}
+	// A file that is broken, or half-written, takes nobody's way away.
+	put(t, dir+"/ca.crt", []byte("-----BEGIN CERTIFICATE-----\n"))
+	code("a token beside a broken file", trusting(), token, 200)
+	code("a client certificate beside a broken file", shown(clients, x509.ExtKeyUsageClientAuth), "", 200)
 	put(t, dir+"/ca.crt", newAuthority(t).pem)
 	if answer, err := ask(t, url, shown(clients, x509.ExtKeyUsageClientAuth), ""); err == nil {
 		t.Errorf("an authority that is taken away: %d", answer.StatusCode)

@@ -12,11 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+
+	"github.com/noderefit/noderefit/cli"
 )
 
 // tlsOptions are the TLS flags of the listener, with the names of OpenShift's server.
@@ -62,7 +64,7 @@ func (o *tlsOptions) ids() ([]uint16, error) {
 }
 
 // config returns a configuration that follows the files from then on, and registers when the certificate ends.
-func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group, metrics prometheus.Registerer,
+func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group, metrics prometheus.Registerer, log logr.Logger,
 ) (*tls.Config, error) {
 	ids, err := o.ids()
 	if err != nil {
@@ -95,17 +97,16 @@ func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group, metrics 
 	if o.clientCA == "" {
 		return c, nil
 	}
-	if _, err := o.authorities(); err != nil {
+	authorities, err := cli.NewAuthorities(o.clientCA, func(err error) {
+		log.Error(err, "clients are verified by the authorities that the file had")
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		pool, err := o.authorities()
-		if err != nil {
-			return nil, err
-		}
 		one := c.Clone()
 		one.GetConfigForClient = nil
-		one.ClientAuth, one.ClientCAs = tls.VerifyClientCertIfGiven, pool
+		one.ClientAuth, one.ClientCAs = tls.VerifyClientCertIfGiven, authorities.Pool()
 		// A session from before a change of the authorities would keep its verification by the old ones.
 		one.SessionTicketsDisabled = true
 		return one, nil
@@ -122,13 +123,4 @@ func ends(chain *tls.Certificate) float64 {
 		}
 	}
 	return float64(first.Unix())
-}
-
-// authorities reads the authorities for each connection: they change without notice, and a new machine connects once.
-func (o *tlsOptions) authorities() (*x509.CertPool, error) {
-	pool, err := cert.NewPool(o.clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("reading client authorities, which --client-ca names: %w", err)
-	}
-	return pool, nil
 }
