@@ -107,7 +107,7 @@ func TestARolloutThatGetsStuckSaysOnWhat(t *testing.T) {
 		"the limit, in a wait": {
 			[]string{"--nodes", nodes(ready), "--limit", "1h", "--policy",
 				written(t, policyText("windows: {open: [{cron: 0 23 * * *, durationMinutes: 60}]}"))},
-			"no window is open; the next one opens at 2026-03-02T23:00:00Z",
+			"no window is open; the next one opens at 2026-03-02T23:00:00+00:00",
 		},
 		"nobody approves": {
 			[]string{"--nodes", nodes(ready), "--approve-after", "-1s", "--policy", written(t, policyText("approval: {}"))},
