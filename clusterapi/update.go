@@ -261,15 +261,19 @@ func (t *target) adopt() {
 
 // node returns the machine's node, which has to be in the pool; nil with what is waited for.
 func (t *target) node(m machine) (*corev1.Node, stage) {
+	if m.Spec.ProviderID == "" {
+		return nil, waiting("Machine %s has no spec.providerID yet, by which its Node is known", m.Name)
+	}
 	var found []*corev1.Node
 	for i := range t.nodes {
-		if nodeOf(&t.nodes[i], m) {
+		// A kubelet can write any annotation of its own Node, but not change the id.
+		if t.nodes[i].Spec.ProviderID == m.Spec.ProviderID {
 			found = append(found, &t.nodes[i])
 		}
 	}
 	switch len(found) {
 	case 0:
-		return nil, waiting("there is no Node of the machine %s yet", m.Name)
+		return nil, waiting("no Node has the spec.providerID %q of Machine %s yet", m.Spec.ProviderID, m.Name)
 	case 1:
 	default:
 		return nil, waiting("Nodes %s and %s both are of the machine %s: delete the wrong one", found[0].Name, found[1].Name,
@@ -285,12 +289,6 @@ func (t *target) node(m machine) (*corev1.Node, stage) {
 			api.MachinePoolKey, t.pool)
 	}
 	return n, stage{}
-}
-
-// nodeOf reports whether a node is the machine's, by the provider's id alone. A kubelet can write any annotation of its
-// own Node, but not change the id.
-func nodeOf(n *corev1.Node, m machine) bool {
-	return m.Spec.ProviderID != "" && n.Spec.ProviderID == m.Spec.ProviderID
 }
 
 func temporary(err error) error {

@@ -192,7 +192,7 @@ func TestAnUpdateIsDoneWithItsNode(t *testing.T) {
 	s.update("m1", to, waits, "node node-m1: ")
 	s.moves(0, name, api.Done)
 	s.update("m1", to, done, "node-m1 has the files")
-	s.update("m9", to, waits, "no Node of the machine m9")
+	s.update("m9", to, waits, "of Machine m9 yet")
 	s.has(map[string]string{"/etc/a": "2", "/etc/b": "new"})
 }
 
@@ -425,11 +425,11 @@ func TestANodeIsItsMachinesByTheProvidersID(t *testing.T) {
 	s.nodes[1].Annotations = map[string]string{
 		"cluster.x-k8s.io/machine": "m1", "cluster.x-k8s.io/cluster-namespace": "fleet"}
 	s.nodes[0].Spec.ProviderID, s.nodes[1].Spec.ProviderID = "lab://m2", "lab://other"
-	s.update("m1", files("2", ""), waits, "no Node of the machine m1")
+	s.update("m1", files("2", ""), waits, `no Node has the spec.providerID "lab://m1" of Machine m1`)
 	s.nodes[0].Spec.ProviderID, s.nodes[1].Spec.ProviderID = "lab://m1", "lab://m1"
 	s.update("m1", files("2", ""), waits, "node-m1 and node-m2")
 	s.nodes[0].Spec.ProviderID = ""
-	s.update("m1", files("2", ""), waits, "no Node of the machine m1", func(doc any) {
+	s.update("m1", files("2", ""), waits, "Machine m1 has no spec.providerID", func(doc any) {
 		put(doc, "", "desired", "machine", "spec", "providerID")
 	})
 	if len(s.configs) > 0 {
