@@ -24,10 +24,10 @@ type Pulling struct {
 // PullingOf returns what the policy of a pool says, for a pool with so many nodes. Without a policy, and with several,
 // Pulling is what a policy without further fields says. A policy that makes no sense lets no node begin.
 //
-// away says that no policy selects the pool, although the pool has a note of a policy: the pool controller takes the
-// note away when a person deleted the policy. away is empty otherwise.
+// lost is the pool's note of a policy, where no policy selects the pool and the noted one is not there: the policy may
+// have gone with its definition. The pool controller takes the note away when a person deleted the policy.
 func PullingOf(policies []api.RolloutPolicy, pool *mcfgv1.MachineConfigPool, nodes int, now time.Time,
-) (out Pulling, away string) {
+) (out Pulling, lost *api.PolicyNote) {
 	b := NewBook(policies, nil)
 	var mine []*policy
 	for _, p := range b.policies {
@@ -36,13 +36,11 @@ func PullingOf(policies []api.RolloutPolicy, pool *mcfgv1.MachineConfigPool, nod
 		}
 	}
 	if note := progress.Noted(pool); len(mine) == 0 && b.misses(note) {
-		return Pulling{}, fmt.Sprintf("RolloutPolicy/%s is away: nodes keep their orders to pull images, and no other node "+
-			"begins; install the definition of RolloutPolicies and apply the policy again, or: kubectl annotate mcp %s %s-",
-			note.Name, pool.Name, api.RolloutPolicyKey)
+		return Pulling{}, note
 	}
 	usual := max(1, nodes/10)
 	if len(mine) != 1 {
-		return Pulling{Most: usual, Open: true}, ""
+		return Pulling{Most: usual, Open: true}, nil
 	}
 	p := mine[0]
 	spec := p.stagingSpec()
@@ -52,7 +50,7 @@ func PullingOf(policies []api.RolloutPolicy, pool *mcfgv1.MachineConfigPool, nod
 		out.Open = p.stagingTimes.at(now).open
 		out.Stop = !out.Open && p.stagingTimes.onClose != api.CloseFinishes
 	}
-	return out, ""
+	return out, nil
 }
 
 // waitForPins holds nodes that lack images of their pool, for a limited time. Nodes that stageAhead holds already, and

@@ -29,8 +29,9 @@ const pace = 10 * time.Second
 
 // The names of the definitions of PinnedImageSets and of pools.
 const (
-	setDefinition  = "pinnedimagesets.machineconfiguration.openshift.io"
-	poolDefinition = "machineconfigpools.machineconfiguration.openshift.io"
+	policyDefinition = "rolloutpolicies.noderefit.dev"
+	setDefinition    = "pinnedimagesets.machineconfiguration.openshift.io"
+	poolDefinition   = "machineconfigpools.machineconfiguration.openshift.io"
 )
 
 // Add adds the controller to a manager. now is the clock by which windows are open.
@@ -62,7 +63,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	}
 	to := decide(w, r.now())
 	why, err := r.away(ctx, w, to)
-	if err != nil {
+	if err = errors.Join(err, r.missPolicies(ctx, to)); err != nil {
 		return err
 	}
 	if r.note(ctx, why); why != "" {
@@ -95,6 +96,27 @@ func (r *reconciler) away(ctx context.Context, w world, to decision) (why string
 		why, _, err = r.defined.Away(ctx, poolDefinition, to.left)
 	}
 	return why, err
+}
+
+// missPolicies has pools say that their policy went with its definition. A pool whose policy a person deleted says
+// nothing: the pool controller takes the note of the policy away within moments.
+func (r *reconciler) missPolicies(ctx context.Context, to decision) error {
+	for name, s := range to.pools {
+		if s.policy == nil {
+			continue
+		}
+		why, _, err := r.defined.Away(ctx, policyDefinition, s.policy.Created)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			s.wrong = fmt.Sprintf("RolloutPolicy/%s is away, so nodes keep their orders to pull images, and no other node "+
+				"begins: %s; if the pool shall have no policy any more: kubectl annotate mcp %s %s-", s.policy.Name, why, name,
+				api.RolloutPolicyKey)
+			to.pools[name] = s
+		}
+	}
+	return nil
 }
 
 // note logs once why nodes keep their orders.

@@ -118,3 +118,24 @@ func TestPoolsSayWhyTheirNodesKeepImagesWhileSetsAreAway(t *testing.T) {
 		t.Errorf("where people deleted the sets the pool says %q, and the node is told %s", got, order())
 	}
 }
+
+// The pool controller takes the note of a deleted policy away a moment after this controller has looked.
+func TestAPoolMissesAPolicyThatWentWithItsDefinitionAndNoOther(t *testing.T) {
+	t.Parallel()
+	for gone, says := range map[string]string{
+		"":               "",
+		policyDefinition: "CustomResourceDefinition/" + policyDefinition + " is missing",
+	} {
+		w := cluster(1, set("base", "worker", "a"))
+		w.pools[0].Annotations = map[string]string{api.RolloutPolicyKey: api.Encode(api.PolicyNote{Name: "careful"})}
+		to := decide(w, now)
+		r := &reconciler{defined: defined.NewWatch(definitions{gone: gone}, func() time.Time { return now })}
+		if err := r.missPolicies(t.Context(), to); err != nil {
+			t.Fatal(err)
+		}
+		said := to.pools["worker"].wrong
+		if (said == "") != (says == "") || !strings.Contains(said, says) || len(to.orders) > 0 {
+			t.Errorf("without %q the pool says %q, and the orders are %v", gone, said, to.orders)
+		}
+	}
+}

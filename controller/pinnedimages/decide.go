@@ -42,6 +42,8 @@ type decision struct {
 type poolState struct {
 	// wrong is why the pool's sets are not known, or which nodes fail; empty: nothing is wrong.
 	wrong string
+	// policy is the note of a policy that is not there, because of which orders stay as they are; nil otherwise.
+	policy *api.PolicyNote
 	// sets is how many sets the pool has, and told reports whether a node has an order for images.
 	sets             int
 	told             bool
@@ -97,14 +99,17 @@ func decide(w world, now time.Time) decision {
 		slices.SortFunc(of, func(a, b member) int { return cmp.Compare(a.name, b.name) })
 		sets, wrong := setsOf(pool, w.sets)
 		var pulling rollout.Pulling
+		var policy *api.PolicyNote
 		if wrong == "" && len(sets) > 0 {
-			pulling, wrong = rollout.PullingOf(w.policies, pool, len(of), now)
+			pulling, policy = rollout.PullingOf(w.policies, pool, len(of), now)
 		}
-		if wrong == "" {
+		if wrong == "" && policy == nil {
 			pulling.Open = pulling.Open && !pool.Spec.Paused
 			maps.Copy(out.orders, ordersOf(of, sets, pulling, now))
 		}
-		out.pools[pool.Name] = stateOf(of, len(sets), wrong, now)
+		s := stateOf(of, len(sets), wrong, now)
+		s.policy = policy
+		out.pools[pool.Name] = s
 	}
 	return out
 }
@@ -302,7 +307,8 @@ func (d *decision) hold(why string) {
 	d.orders = nil
 	for name, s := range d.pools {
 		if s.told || s.sets > 0 {
-			s.wrong = "nodes keep the images that they have: " + why
+			s.wrong = "nodes keep the images that they have: " + why +
+				"; nodes let go of their images where the definition is there and has no sets"
 			d.pools[name] = s
 		}
 	}

@@ -162,12 +162,12 @@ func TestAPoolWhosePolicyIsAwayKeepsItsOrders(t *testing.T) {
 		if is := api.Encode(w.order(0)) + api.Encode(w.order(1)); (is == before) != test.kept {
 			t.Errorf("%s: nodes were told %s, and are told %s", name, before, is)
 		}
-		if strings.Contains(s.wrong, "RolloutPolicy") != test.kept {
-			t.Errorf("%s: the pool says %q", name, s.wrong)
+		if (s.policy != nil) != test.kept || s.wrong != "" {
+			t.Errorf("%s: the pool misses %+v, and says %q", name, s.policy, s.wrong)
 		}
 		// Nodes let go of their images by no policy.
 		w.sets = nil
-		if s := w.step().pools["worker"]; s.wrong != "" || len(w.order(0).Sets) > 0 {
+		if s := w.step().pools["worker"]; s.policy != nil || s.wrong != "" || len(w.order(0).Sets) > 0 {
 			t.Errorf("%s: without sets the pool says %q, and a node is told %+v", name, s.wrong, w.order(0))
 		}
 	}
