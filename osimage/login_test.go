@@ -39,6 +39,48 @@ func TestCredentialsAreThoseOfTheLongestName(t *testing.T) {
 			}
 		}
 	}
+	for _, c := range []struct{ keys, repository, kubelet, tools string }{
+		{"https://quay.io/team", "quay.io/team/a", "https://quay.io/team", "https://quay.io/team"},
+		{"https://quay.io/team", "quay.io/other/a", "", "https://quay.io/team"},
+		{"quay.io https://quay.io/team", "quay.io/team/a", "https://quay.io/team", "quay.io"},
+		{"quay.io https://quay.io/team", "quay.io/other/a", "quay.io", "quay.io"},
+		{"http://quay.io https://quay.io https://quay.io/v2/", "quay.io/a", "http://quay.io", "http://quay.io"},
+		{"https://quay.io quay.io", "quay.io/a", "quay.io", "quay.io"},
+		{"r.example.com:5000/", "r.example.com:5000/a", "r.example.com:5000/", ""},
+		{"r.example.com/team/", "r.example.com/team/a", "r.example.com/team/", ""},
+		{"r.example.com/v2/", "r.example.com/a", "r.example.com/v2/", "r.example.com/v2/"},
+		{"https://r.example.com/v1/team", "r.example.com/team/a", "https://r.example.com/v1/team",
+			"https://r.example.com/v1/team"},
+		{"https://r.example.com/v1/team", "r.example.com/a", "", "https://r.example.com/v1/team"},
+		{"https://index.docker.io/v1/ docker.io", "docker.io/a/b", "docker.io", "docker.io"},
+		{"index.docker.io", "docker.io/a/b", "index.docker.io", ""},
+		{"*.example.com r.example.com", "r.example.com/a", "r.example.com", "r.example.com"},
+		{"*.example.com", "r.example.com/a", "*.example.com", ""},
+		{"*.example.com", "a.r.example.com/a", "", ""},
+		{"*.example.*", "r.example.com:5000/a", "", ""},
+		{"*.example.*:5000/team", "r.example.com:5000/team/a", "*.example.*:5000/team", ""},
+		{"r[.example.com", "r.example.com/a", "", ""},
+	} {
+		var entries []string
+		for key := range strings.FieldsSeq(c.keys) {
+			entries = append(entries, `"`+key+`":{"auth":"`+auth(":"+key)+`"}`)
+		}
+		text := []byte(`{"auths":{` + strings.Join(entries, ",") + `}}`)
+		for at, want := range map[string]string{KubeletAuthPath: c.kubelet, AuthPaths[0]: c.tools} {
+			for range 50 { // the order of a map is another each time
+				user, password, err := Login(func(path string) ([]byte, error) {
+					if path == at {
+						return text, nil
+					}
+					return nil, fs.ErrNotExist
+				}, c.repository)
+				if user != "" || password != want || err != nil {
+					t.Errorf("%s in %s of %s: %q %q, %v", c.repository, at, c.keys, user, password, err)
+					break
+				}
+			}
+		}
+	}
 	// What the tools for the OS have does not count for pods.
 	files[AuthPaths[0]] = `{"auths":{"quay.io":{"username":"os","password":"5"}}}`
 	if user, _, err := Login(read, "quay.io/team/a"); user != "os" || err != nil {

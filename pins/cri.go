@@ -4,6 +4,7 @@ package pins
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"time"
@@ -76,13 +77,17 @@ func (c *conn) store(ctx context.Context) (at string, err error) {
 	return at, err
 }
 
-// pull has the runtime pull an image, by CRI's PullImage. Without a user the runtime has no credentials but its own.
+// pull has the runtime pull an image, by CRI's PullImage. Without user and password the runtime has no credentials but
+// its own.
 func (c *conn) pull(ctx context.Context, image, user, password string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, pullLimit, fmt.Errorf("the pull has not ended within %s", pullLimit))
 	defer cancel()
 	m := message{}.with(1, message{}.text(1, image))
-	if user != "" {
+	switch {
+	case user != "":
 		m = m.with(2, message{}.text(1, user).text(2, password))
+	case password != "": // a token, which containerd takes from field auth alone
+		m = m.with(2, message{}.text(3, base64.StdEncoding.EncodeToString([]byte(":"+password))))
 	}
 	_, err := c.call(ctx, imageService+"PullImage", m)
 	return err

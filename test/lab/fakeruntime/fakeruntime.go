@@ -5,6 +5,7 @@
 package fakeruntime
 
 import (
+	"encoding/base64"
 	"encoding/binary"
 	"io"
 	"maps"
@@ -174,7 +175,7 @@ func (r *Runtime) call(q *http.Request, method string, body []byte) (code, text 
 	case "PullImage":
 		image, auth := inner(inner(body, 1), 1), inner(body, 2)
 		switch {
-		case r.login != "" && r.login != string(inner(auth, 1))+":"+string(inner(auth, 2)):
+		case r.login != "" && r.login != loginOf(auth):
 			return "2", "failed to authorize the pull", nil
 		case !r.offers[string(image)]:
 			return "5", "failed to resolve image: " + string(image) + ": not found", nil
@@ -202,6 +203,19 @@ func (r *Runtime) call(q *http.Request, method string, body []byte) (code, text 
 		return r.update(body)
 	}
 	return "12", "unknown method " + method, nil
+}
+
+// loginOf returns USER:PASSWORD of an AuthConfig as containerd reads the fields: a password without a user counts in
+// field auth alone. The result is "" where there is neither.
+func loginOf(auth []byte) string {
+	if user := inner(auth, 1); len(user) > 0 {
+		return string(user) + ":" + string(inner(auth, 2))
+	}
+	plain, err := base64.StdEncoding.DecodeString(string(inner(auth, 3)))
+	if err != nil {
+		return ""
+	}
+	return string(plain)
 }
 
 func (r *Runtime) list() (out []byte) {

@@ -112,12 +112,19 @@ func TestAPullHasTheCredentialsOfTheKubelet(t *testing.T) {
 			t.Errorf("with %q the host misses %q, %v", file, s.Missing, err)
 		}
 	}
-	if err := os.WriteFile(at, []byte(`{"auths":{"quay.io":{"auth":"dTpw"}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := host.Keep(t.Context(), pins.Order{Images: []string{a}, Pull: true, MinFree: 1, Runtime: "containerd"})
-	if err != nil || len(s.Missing) > 0 {
-		t.Errorf("the host misses %q, %v", s.Missing, err)
+	for user, file := range map[string]string{
+		"u": `{"auths":{"quay.io":{"auth":"dTpw"}}}`,
+		"":  `{"auths":{"quay.io":{"auth":"OnA="}}}`, // a token
+	} {
+		runtime.Remove(a)
+		runtime.Guard(user, "p")
+		if err := os.WriteFile(at, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := host.Keep(t.Context(), pins.Order{Images: []string{a}, Pull: true, MinFree: 1, Runtime: "containerd"})
+		if err != nil || len(s.Missing) > 0 {
+			t.Errorf("with user %q the host misses %q, %v", user, s.Missing, err)
+		}
 	}
 }
 
