@@ -412,7 +412,7 @@ func (h *Host) reboot(ctx context.Context, a *attempt) error {
 		deployment = p.Deployment
 	}
 	err = h.goDown(ctx, a, deployment, notSoft)
-	if errors.As(err, new(*systemd.InhibitedError)) {
+	if reboots.NotBegun(err) {
 		err = errors.Join(err, h.engine().BlockReboot(ctx, a.record))
 	}
 	return err

@@ -199,15 +199,10 @@ func (h *Host) rebootAsIs(ctx context.Context, a *attempt) (err error) {
 	if h.plain == nil {
 		b.Kernel = reboots.Newest(h.root)
 	}
-	if err := h.engine().BeginReboot(ctx, r, b); err != nil {
-		return err
-	}
-	h.say("reboot", b.Why)
-	err = h.goDown(ctx, a, b.Next, "")
-	if errors.As(err, new(*systemd.InhibitedError)) { // otherwise the reboot may have begun, and its boot is to be proved
-		err = errors.Join(err, h.engine().WithdrawReboot(ctx, r, err.Error()))
-	}
-	return err
+	return reboots.CarryOut(ctx, h.engine(), r, b, func() error {
+		h.say("reboot", b.Why)
+		return h.goDown(ctx, a, b.Next, "")
+	})
 }
 
 // mayReboot finds out where a reboot leads, and refuses an order that can't be carried out.

@@ -3,6 +3,7 @@
 package reboots
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -52,6 +53,22 @@ func Ordered(root *files.Root, boot, id, why string) *transaction.Rebooted {
 		}
 	}
 	return o
+}
+
+// CarryOut records an order, and starts the reboot by goDown, which returns the error of Trip.Start. Where no reboot
+// comes, the order is withdrawn: the next boot, of another cause, would be judged as the order's. An order of the agent
+// whose start was stopped stays, and the agent gives the order again. After another error the reboot may have begun,
+// and its boot is to be proved.
+func CarryOut(ctx context.Context, e *transaction.Engine, r *transaction.Record, o transaction.Reboot,
+	goDown func() error) error {
+	if err := e.BeginReboot(ctx, r, o); err != nil {
+		return err
+	}
+	err := goDown()
+	if NotBegun(err) && (o.ID == "" || ctx.Err() == nil) {
+		err = errors.Join(err, e.WithdrawReboot(ctx, r, err.Error()))
+	}
+	return err
 }
 
 // Shown returns an ordered reboot as it is told, nil where none was ordered.

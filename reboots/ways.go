@@ -75,13 +75,24 @@ type Trip struct {
 	own command // of MethodCommand
 }
 
+// notBegunError is the error of a reboot that does not come, because the preparation or the record failed.
+type notBegunError struct{ Err error }
+
+func (e *notBegunError) Error() string { return e.Err.Error() }
+func (e *notBegunError) Unwrap() error { return e.Err }
+
+// NotBegun reports whether an error of Trip.Start is one after which no reboot comes.
+func NotBegun(err error) bool {
+	return errors.As(err, new(*notBegunError)) || errors.As(err, new(*systemd.InhibitedError))
+}
+
 // Start starts the reboot and returns the way that was recorded. Where the method that was asked for can't be had or
-// fails, a full reboot follows. With an error of the preparation, of the record or of an inhibitor no reboot comes.
-// Another error is that of systemd: the reboot may have begun.
+// fails, a full reboot follows. After an error for which NotBegun is true no reboot comes. After another error the
+// reboot may have begun: systemd, or the host's own command, had been asked for the reboot.
 func (t *Trip) Start(ctx context.Context) (w *transaction.Way, err error) {
 	if w, err = t.prepare(ctx); err != nil {
 		t.unload(ctx)
-		return nil, err
+		return nil, &notBegunError{Err: err}
 	}
 	started := transaction.MethodFull
 	if w != nil {
@@ -160,14 +171,17 @@ func (t *Trip) prepare(ctx context.Context) (*transaction.Way, error) {
 // full makes the way one by a full reboot, which starts no loaded kernel.
 func (t *Trip) full(w *transaction.Way, why string) error {
 	w.Started, w.Why, w.Token = transaction.MethodFull, message.OneLine(why), t.Loaded
-	return t.Record(w)
+	if err := t.Record(w); err != nil {
+		return &notBegunError{Err: err}
+	}
+	return nil
 }
 
 // command runs the host's own command, and waits until the command takes the host down. Where the command does not, a
 // full reboot follows. The command may pass logind by, so programs that block a shutdown are asked for first.
 func (t *Trip) command(ctx context.Context, w *transaction.Way) (transaction.Method, error) {
 	if err := t.System.Inhibited(ctx); err != nil {
-		return transaction.MethodCommand, err
+		return transaction.MethodCommand, &notBegunError{Err: err}
 	}
 	t.System.Delay(ctx)
 	own := t.own

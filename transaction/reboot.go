@@ -295,7 +295,7 @@ func (e *Engine) LeaveReboot(ctx context.Context, r *Record) error {
 	return errors.Join(e.store().save(r), fault("left to people"))
 }
 
-// BlockReboot records that the reboot of a committed update was refused before it began. A soft reboot was not tried.
+// BlockReboot records that the reboot of a committed update does not begin, and stays due. A soft reboot was not tried.
 func (e *Engine) BlockReboot(ctx context.Context, r *Record) error {
 	e.noReboot(ctx, r)
 	if p := r.Pending; p != nil && p.SoftReboot == SoftStarted {

@@ -53,7 +53,9 @@ func (e *Engine) bootBy(r *Record, how SoftReboot) {
 	if o := r.Rebooted; o != nil && o.Ended.IsZero() {
 		o.Soft = how == SoftStarted
 	}
-	e.setState(r, Working, r.Pending.waiting())
+	if r.Pending.Road != RoadReboot { // whose state names the order
+		e.setState(r, Working, r.Pending.waiting())
+	}
 }
 
 // materialise makes the deployment and writes the configuration into its /etc. It does so again where the running /etc

@@ -40,13 +40,16 @@ type Way struct {
 }
 
 // StartBy records the way of the reboot that is about to be started, nil for a full reboot that was asked for and
-// leaves no kernel loaded.
+// leaves no kernel loaded. A soft reboot that is started as another one is recorded as such.
 func (e *Engine) StartBy(r *Record, w *Way) error {
 	if r.Way == nil && w == nil {
 		return nil
 	}
 	if r.Way = w; w != nil {
 		w.Boot = e.BootID
+		if p := r.Pending; p != nil && p.SoftReboot == SoftStarted && w.Started != MethodSoft {
+			e.bootBy(r, "")
+		}
 	}
 	return e.store().save(r)
 }
