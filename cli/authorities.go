@@ -3,8 +3,9 @@
 package cli
 
 import (
+	"bytes"
 	"crypto/x509"
-	"errors"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"sync"
@@ -27,12 +28,12 @@ func NewAuthorities(file string, say func(err error)) (*Authorities, error) {
 	return &Authorities{file: file, say: say, last: pool}, err
 }
 
-// Pool reads the file anew. While the file can't be read, Pool returns the authorities that the file last had: a server
-// with a broken file would serve nobody.
+// Pool reads the file anew. While the file can't be read whole, Pool returns the authorities that the file last had: a
+// server without authorities would serve nobody, and one with a part of them would refuse some clients.
 func (a *Authorities) Pool() *x509.CertPool {
-	pool, err := readPool(a.file)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	pool, err := readPool(a.file)
 	if err == nil {
 		a.last, a.said = pool, ""
 		return pool
@@ -45,14 +46,31 @@ func (a *Authorities) Pool() *x509.CertPool {
 }
 
 func readPool(file string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
+	failed := func(err error) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("reading the authorities of clients, which --client-ca names: %w", err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("reading the authorities of clients, which --client-ca names: there is no certificate in " +
-			file)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return failed(err)
+	}
+	pool, blocks, certificates := x509.NewCertPool(), 0, 0
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		blocks++
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return failed(fmt.Errorf("%s: block %d: %w", file, blocks, err))
+		}
+		pool.AddCert(c)
+		certificates++
+	}
+	switch begun := bytes.Count(text, []byte("-----BEGIN ")); {
+	case begun != blocks:
+		return failed(fmt.Errorf("%s: %d of %d blocks are cut or damaged", file, begun-blocks, begun))
+	case certificates == 0:
+		return failed(fmt.Errorf("%s has no certificate", file))
 	}
 	return pool, nil
 }
