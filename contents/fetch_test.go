@@ -353,16 +353,20 @@ func push(t *testing.T, s *httptest.Server, repository string, layers ...[]byte)
 func TestTheLayerOfAnImageIsFetched(t *testing.T) {
 	var demand string // the registry's challenge, "" for none
 	auth := "Basic " + base64.StdEncoding.EncodeToString([]byte("joe:secret"))
+	token := "Basic " + base64.StdEncoding.EncodeToString([]byte(":token"))
+	taken := func(r *http.Request) bool {
+		return slices.Contains([]string{auth, token}, r.Header.Get("Authorization"))
+	}
 	reg := registry.New()
 	var s *httptest.Server
 	s = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case r.URL.Path == "/token" && r.Header.Get("Authorization") == auth &&
+		case r.URL.Path == "/token" && taken(r) &&
 			r.URL.Query().Get("scope") == "repository:tools/kubelet:pull":
 			_, _ = w.Write([]byte(`{"token":"t"}`))
 		case r.URL.Path == "/token":
 			w.WriteHeader(http.StatusForbidden)
-		case demand == "Basic" && r.Header.Get("Authorization") != auth:
+		case demand == "Basic" && !taken(r):
 			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
 			w.WriteHeader(http.StatusUnauthorized)
 		case demand == "Bearer" && r.Header.Get("Authorization") != "Bearer t":
@@ -377,7 +381,10 @@ func TestTheLayerOfAnImageIsFetched(t *testing.T) {
 	two, _, _ := strings.Cut(push(t, s, "tools/kubelet", layer, []byte("more")), " ")
 	host := strings.TrimPrefix(s.URL, "https://")
 	kept := fmt.Sprintf("sha256-%x", sha256.Sum256(layer))
-	login := `{"auths":{"` + host + `/tools":{"auth":"` + strings.TrimPrefix(auth, "Basic ") + `"}}}`
+	loginOf := func(auth string) string {
+		return `{"auths":{"` + host + `/tools":{"auth":"` + strings.TrimPrefix(auth, "Basic ") + `"}}}`
+	}
+	login := loginOf(auth)
 	mirror := func(more string) string {
 		return "[[registry]]\nlocation=\"quay.example\"\n" + more + "\n[[registry.mirror]]\nlocation=\"" + host + "\"\n"
 	}
@@ -393,6 +400,8 @@ func TestTheLayerOfAnImageIsFetched(t *testing.T) {
 		{name: "another digest", source: host + "/tools/kubelet@sha256:" + strings.Repeat("0", 64), says: "404"},
 		{name: "with a password", source: host + "/tools/kubelet@" + one, demand: "Basic", login: login},
 		{name: "with a token", source: host + "/tools/kubelet@" + one, demand: "Bearer", login: login},
+		{name: "with a password and no user", source: host + "/tools/kubelet@" + one, demand: "Basic", login: loginOf(token)},
+		{name: "with a token and no user", source: host + "/tools/kubelet@" + one, demand: "Bearer", login: loginOf(token)},
 		{name: "without a login", source: host + "/tools/kubelet@" + one, demand: "Basic", says: "demands credentials"},
 		{name: "with a token that is refused", source: host + "/tools/kubelet@" + one, demand: "Bearer", says: "403"},
 		{name: "from a mirror", source: "quay.example/tools/kubelet@" + one, conf: mirror("")},

@@ -51,13 +51,16 @@ func (l *login) authorized(r *http.Request) *http.Request {
 	return r
 }
 
+// known reports whether the host has credentials for the registry. A token may have no user.
+func (l *login) known() bool { return l.user != "" || l.password != "" }
+
 // parameter is one parameter of a challenge.
 var parameter = regexp.MustCompile(`([a-z]+)="([^"]*)"`)
 
 // answer gets the authorization that a challenge demands.
 func (l *login) answer(ctx context.Context, challenge string) error {
 	kind, rest, _ := strings.Cut(challenge, " ")
-	if strings.EqualFold(kind, "Basic") && l.user != "" {
+	if strings.EqualFold(kind, "Basic") && l.known() {
 		r := &http.Request{Header: http.Header{}}
 		r.SetBasicAuth(l.user, l.password)
 		l.authorization = r.Header.Get("Authorization")
@@ -82,7 +85,7 @@ func (l *login) answer(ctx context.Context, challenge string) error {
 	if err != nil {
 		return err
 	}
-	if l.user != "" {
+	if l.known() {
 		req.SetBasicAuth(l.user, l.password)
 	}
 	resp, err := clientOf(l.base).Do(req)

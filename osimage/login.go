@@ -66,7 +66,8 @@ func loginIn(read func(path string) ([]byte, error), path string,
 		entry := file.Auths[key]
 		user, password := entry.Username, entry.Password
 		if entry.Auth != "" {
-			plain, err := base64.StdEncoding.DecodeString(entry.Auth)
+			// The kubelet takes an entry with and without padding.
+			plain, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(entry.Auth, "="))
 			if err != nil {
 				return "", "", fmt.Errorf("reading credentials: the entry of %s in %s is not base64", key, path)
 			}
@@ -138,8 +139,9 @@ func covers(place, repository string) bool {
 	}
 	host, port, _ := strings.Cut(host, ":")
 	ofHost, ofPort, _ := strings.Cut(ofHost, ":")
-	// An asterisk of path.Match ends at a slash.
-	parts := strings.NewReplacer(".", "/")
-	match, err := path.Match(parts.Replace(host), parts.Replace(ofHost))
-	return err == nil && match && port == ofPort
+	parts, ofParts := strings.Split(host, "."), strings.Split(ofHost, ".")
+	return port == ofPort && slices.EqualFunc(parts, ofParts, func(pattern, part string) bool {
+		match, err := path.Match(pattern, part)
+		return err == nil && match
+	})
 }

@@ -60,10 +60,13 @@ func TestCredentialsAreThoseOfTheLongestName(t *testing.T) {
 		{"*.example.*", "r.example.com:5000/a", "", ""},
 		{"*.example.*:5000/team", "r.example.com:5000/team/a", "*.example.*:5000/team", ""},
 		{"r[.example.com", "r.example.com/a", "", ""},
+		{"r[^0-9]*.example.com", "r.evil.example.com/a", "", ""},
+		{"r[!-/]evil.example.com", "r.evil.example.com/a", "", ""},
 	} {
 		var entries []string
 		for key := range strings.FieldsSeq(c.keys) {
-			entries = append(entries, `"`+key+`":{"auth":"`+auth(":"+key)+`"}`)
+			// Without padding, which the kubelet takes too.
+			entries = append(entries, `"`+key+`":{"auth":"`+strings.TrimRight(auth(":"+key), "=")+`"}`)
 		}
 		text := []byte(`{"auths":{` + strings.Join(entries, ",") + `}}`)
 		for at, want := range map[string]string{KubeletAuthPath: c.kubelet, AuthPaths[0]: c.tools} {
