@@ -50,6 +50,8 @@ type reconciler struct {
 	now     func() time.Time
 	defined *defined.Watch
 	said    string
+	// missed is since when pools have lacked a policy that they have a note of.
+	missed map[string]time.Time
 }
 
 // look tells Nodes and pools once. Without the kind PinnedImageSet in the cluster, look does nothing.
@@ -63,13 +65,13 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	}
 	to := decide(w, r.now())
 	why, err := r.away(ctx, w, to)
-	if err = errors.Join(err, r.missPolicies(ctx, to)); err != nil {
+	if err != nil {
 		return err
 	}
+	errs := []error{r.missPolicies(ctx, to)}
 	if r.note(ctx, why); why != "" {
 		to.hold(why)
 	}
-	var errs []error
 	for i := range w.nodes {
 		n := &w.nodes[i]
 		if order, known := to.orders[n.Name]; known {
@@ -98,25 +100,37 @@ func (r *reconciler) away(ctx context.Context, w world, to decision) (why string
 	return why, err
 }
 
-// missPolicies has pools say that their policy went with its definition. A pool whose policy a person deleted says
-// nothing: the pool controller takes the note of the policy away within moments.
+// noteLimit is how long a pool may keep the note of a policy that a person deleted. The pool controller takes the note
+// away within moments.
+const noteLimit = time.Minute
+
+// missPolicies has pools say that their policy went with its definition, or why that is not known.
 func (r *reconciler) missPolicies(ctx context.Context, to decision) error {
+	missed := map[string]time.Time{}
+	var errs []error
 	for name, s := range to.pools {
 		if s.policy == nil {
 			continue
 		}
+		if missed[name] = r.missed[name]; missed[name].IsZero() {
+			missed[name] = r.now()
+		}
 		why, _, err := r.defined.Away(ctx, policyDefinition, s.policy.Created)
-		if err != nil {
-			return err
+		switch {
+		case err != nil:
+			why, errs = err.Error(), append(errs, err)
+		case why == "" && r.now().Sub(missed[name]) >= noteLimit:
+			why = "the pool keeps the annotation with the policy's name; condition WritesRefused may say why"
 		}
 		if why != "" {
 			s.wrong = fmt.Sprintf("RolloutPolicy/%s is away, so nodes keep their orders to pull images, and no other node "+
-				"begins: %s; if the pool shall have no policy any more: kubectl annotate mcp %s %s-", s.policy.Name, why, name,
-				api.RolloutPolicyKey)
+				"begins: %s; apply the policy again, or, if the pool shall have no policy any more: kubectl annotate mcp %s %s-",
+				s.policy.Name, why, name, api.RolloutPolicyKey)
 			to.pools[name] = s
 		}
 	}
-	return nil
+	r.missed = missed
+	return errors.Join(errs...)
 }
 
 // note logs once why nodes keep their orders.

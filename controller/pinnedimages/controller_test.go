@@ -22,14 +22,18 @@ import (
 	"github.com/noderefit/noderefit/controller/defined"
 )
 
-// definitions has all definitions but one.
+// definitions has all definitions but one, or can't be read.
 type definitions struct {
 	client.Reader
 
-	gone string
+	gone   string
+	unread error
 }
 
 func (d definitions) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	if d.unread != nil {
+		return d.unread
+	}
 	if key.Name == d.gone {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "customresourcedefinitions"}, key.Name)
 	}
@@ -122,20 +126,32 @@ func TestPoolsSayWhyTheirNodesKeepImagesWhileSetsAreAway(t *testing.T) {
 // The pool controller takes the note of a deleted policy away a moment after this controller has looked.
 func TestAPoolMissesAPolicyThatWentWithItsDefinitionAndNoOther(t *testing.T) {
 	t.Parallel()
-	for gone, says := range map[string]string{
-		"":               "",
-		policyDefinition: "CustomResourceDefinition/" + policyDefinition + " is missing",
+	for name, test := range map[string]struct {
+		from  definitions
+		since time.Duration
+		says  string
+		fails bool
+	}{
+		"a person deleted the policy":      {definitions{}, 0, "", false},
+		"its note stays":                   {definitions{}, time.Minute, "WritesRefused", false},
+		"it went with its definition":      {definitions{gone: policyDefinition}, 0, policyDefinition + " is missing", false},
+		"the definition can't be read now": {definitions{unread: errors.New("no answer")}, 0, "no answer", true},
 	} {
 		w := cluster(1, set("base", "worker", "a"))
 		w.pools[0].Annotations = map[string]string{api.RolloutPolicyKey: api.Encode(api.PolicyNote{Name: "careful"})}
-		to := decide(w, now)
-		r := &reconciler{defined: defined.NewWatch(definitions{gone: gone}, func() time.Time { return now })}
-		if err := r.missPolicies(t.Context(), to); err != nil {
+		at := now
+		clock := func() time.Time { return at }
+		r := &reconciler{now: clock, defined: defined.NewWatch(definitions{}, clock)}
+		if err := r.missPolicies(t.Context(), decide(w, now)); err != nil {
 			t.Fatal(err)
 		}
+		to := decide(w, now)
+		at, r.defined = now.Add(test.since), defined.NewWatch(test.from, clock)
+		err := r.missPolicies(t.Context(), to)
 		said := to.pools["worker"].wrong
-		if (said == "") != (says == "") || !strings.Contains(said, says) || len(to.orders) > 0 {
-			t.Errorf("without %q the pool says %q, and the orders are %v", gone, said, to.orders)
+		if (err != nil) != test.fails || (said == "") != (test.says == "") || !strings.Contains(said, test.says) ||
+			len(to.orders) > 0 {
+			t.Errorf("%s: the pool says %q, and the orders are %v; %v", name, said, to.orders, err)
 		}
 	}
 }

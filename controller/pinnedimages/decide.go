@@ -307,8 +307,7 @@ func (d *decision) hold(why string) {
 	d.orders = nil
 	for name, s := range d.pools {
 		if s.told || s.sets > 0 {
-			s.wrong = "nodes keep the images that they have: " + why +
-				"; nodes let go of their images where the definition is there and has no sets"
+			s.wrong = "nodes keep the images that they have: " + why
 			d.pools[name] = s
 		}
 	}
