@@ -400,6 +400,7 @@ func (h *Host) reboot(ctx context.Context, a *attempt) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	left := a.record.Pending.NeedsReboot()
 	if err := h.takeReboot(ctx, a); err != nil {
 		return err
 	}
@@ -413,7 +414,7 @@ func (h *Host) reboot(ctx context.Context, a *attempt) error {
 	}
 	err = h.goDown(ctx, a, deployment, notSoft)
 	if reboots.NotBegun(err) {
-		err = errors.Join(err, h.engine().BlockReboot(ctx, a.record))
+		err = errors.Join(err, h.engine().BlockReboot(ctx, a.record, left, err.Error()))
 	}
 	return err
 }

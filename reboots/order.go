@@ -12,6 +12,7 @@ import (
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -57,7 +58,7 @@ func Ordered(root *files.Root, boot, id, why string) *transaction.Rebooted {
 
 // CarryOut records an order, and starts the reboot by goDown, which returns the error of Trip.Start. Where no reboot
 // comes, the order is withdrawn: the next boot, of another cause, would be judged as the order's. An order of the agent
-// whose start was stopped stays, and the agent gives the order again. After another error the reboot may have begun,
+// whose start was stopped stays, and the agent gives the order again; but not where a program blocks a shutdown. After another error the reboot may have begun,
 // and its boot is to be proved.
 func CarryOut(ctx context.Context, e *transaction.Engine, r *transaction.Record, o transaction.Reboot,
 	goDown func() error) error {
@@ -65,7 +66,7 @@ func CarryOut(ctx context.Context, e *transaction.Engine, r *transaction.Record,
 		return err
 	}
 	err := goDown()
-	if NotBegun(err) && (o.ID == "" || ctx.Err() == nil) {
+	if NotBegun(err) && (o.ID == "" || ctx.Err() == nil || errors.As(err, new(*systemd.InhibitedError))) {
 		err = errors.Join(err, e.WithdrawReboot(ctx, r, err.Error()))
 	}
 	return err

@@ -55,18 +55,20 @@ func TestAnOrderWhoseRebootDoesNotComeIsWithdrawn(t *testing.T) {
 		id    string
 		asked transaction.Method
 		world func(w *world)
-		stop  bool // during the load
+		stop  bool // during the load, or as soon as systemd is asked
 		err   error
 		stays bool
 	}{
-		"a person stops the load":     {"", kexec, nil, true, context.Canceled, false},
-		"the agent is stopped":        {"one", kexec, nil, true, context.Canceled, true},
-		"no record, by an order":      {"one", kexec, func(w *world) { w.full = true }, false, unix.ENOSPC, false},
-		"no record after the command": {"", command, func(w *world) { w.fails, w.stops, w.fullAfter = unix.EIO, false, command }, false, unix.ENOSPC, false},
-		"inhibitors can't be read":    {"", command, func(w *world) { w.inhibited = unix.EPIPE }, false, unix.EPIPE, false},
-		"a program inhibits":          {"", full, func(w *world) { w.refuses[full] = &systemd.InhibitedError{} }, false, nil, false},
-		"systemd does not answer":     {"", full, func(w *world) { w.refuses[full] = unix.ETIMEDOUT }, false, unix.ETIMEDOUT, true},
-		"the reboot has really begun": {"", kexec, nil, false, nil, true},
+		"a person stops the load":                      {"", kexec, nil, true, context.Canceled, false},
+		"the agent is stopped":                         {"one", kexec, nil, true, context.Canceled, true},
+		"no record, by an order":                       {"one", kexec, func(w *world) { w.full = true }, false, unix.ENOSPC, false},
+		"no record after the command":                  {"", command, func(w *world) { w.fails, w.stops, w.fullAfter = unix.EIO, false, command }, false, unix.ENOSPC, true},
+		"inhibitors can't be read":                     {"", command, func(w *world) { w.inhibited = unix.EPIPE }, false, unix.EPIPE, false},
+		"the bus can't be reached":                     {"", full, func(w *world) { w.inhibited = unix.EPIPE }, false, unix.EPIPE, false},
+		"the agent is stopped, and a program inhibits": {"one", full, func(w *world) { w.refuses[full] = &systemd.InhibitedError{} }, true, nil, false},
+		"a program inhibits":                           {"", full, func(w *world) { w.refuses[full] = &systemd.InhibitedError{} }, false, nil, false},
+		"systemd does not answer":                      {"", full, func(w *world) { w.refuses[full] = unix.ETIMEDOUT }, false, unix.ETIMEDOUT, true},
+		"the reboot has really begun":                  {"", kexec, nil, false, nil, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -76,6 +78,9 @@ func TestAnOrderWhoseRebootDoesNotComeIsWithdrawn(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
+			if c.stop {
+				w.asked = stop
+			}
 			e := &transaction.Engine{Root: w.root, BootID: "k1", Now: time.Now, Say: func(string, string) {}}
 			store := transaction.NewStore(w.root)
 			r, err := store.Load()

@@ -75,7 +75,8 @@ type Trip struct {
 	own command // of MethodCommand
 }
 
-// notBegunError is the error of a reboot that does not come, because the preparation or the record failed.
+// notBegunError is the error of a reboot that does not come: the error came before systemd, or the host's own command,
+// was asked for the reboot.
 type notBegunError struct{ Err error }
 
 func (e *notBegunError) Error() string { return e.Err.Error() }
@@ -90,7 +91,11 @@ func NotBegun(err error) bool {
 // fails, a full reboot follows. After an error for which NotBegun is true no reboot comes. After another error the
 // reboot may have begun: systemd, or the host's own command, had been asked for the reboot.
 func (t *Trip) Start(ctx context.Context) (w *transaction.Way, err error) {
-	if w, err = t.prepare(ctx); err != nil {
+	if w, err = t.prepare(ctx); err == nil {
+		// The command may pass logind by. And a bus that can't be reached shows here, before anything is asked.
+		err = t.System.Inhibited(ctx)
+	}
+	if err != nil {
 		t.unload(ctx)
 		return nil, &notBegunError{Err: err}
 	}
@@ -171,18 +176,12 @@ func (t *Trip) prepare(ctx context.Context) (*transaction.Way, error) {
 // full makes the way one by a full reboot, which starts no loaded kernel.
 func (t *Trip) full(w *transaction.Way, why string) error {
 	w.Started, w.Why, w.Token = transaction.MethodFull, message.OneLine(why), t.Loaded
-	if err := t.Record(w); err != nil {
-		return &notBegunError{Err: err}
-	}
-	return nil
+	return t.Record(w)
 }
 
 // command runs the host's own command, and waits until the command takes the host down. Where the command does not, a
-// full reboot follows. The command may pass logind by, so programs that block a shutdown are asked for first.
+// full reboot follows.
 func (t *Trip) command(ctx context.Context, w *transaction.Way) (transaction.Method, error) {
-	if err := t.System.Inhibited(ctx); err != nil {
-		return transaction.MethodCommand, &notBegunError{Err: err}
-	}
 	t.System.Delay(ctx)
 	own := t.own
 	t.Say("by " + own.path)

@@ -38,6 +38,7 @@ type world struct {
 	all                     []ostree.Deployment
 	entry                   ostree.BootEntry
 	tries                   int
+	asked                   func() // is called once systemd is asked to go down
 }
 
 func (w *world) Inhibited(context.Context) error { return w.inhibited }
@@ -45,6 +46,9 @@ func (w *world) Delay(context.Context)           {}
 func (w *world) Stopping(context.Context) bool   { return w.stops && slices.Contains(w.ran, commandPath) }
 func (w *world) GoDown(_ context.Context, by transaction.Method) error {
 	w.down = append(w.down, by)
+	if w.asked != nil {
+		w.asked()
+	}
 	w.full = w.full || by == w.fullAfter
 	return w.refuses[by]
 }

@@ -283,11 +283,11 @@ func (e *Engine) LeaveReboot(ctx context.Context, r *Record) error {
 	}
 	changed := e.noReboot(ctx, r)
 	if p != nil && !p.NoReboot {
-		p.NoReboot, changed = true, true
+		changed = true
 		if r.Way.Loaded(e.BootID) == "" {
 			r.Way = nil
 		}
-		e.setState(r, Working, needsReboot+p.Config+" is committed, and its reboot is left to people")
+		e.leaveToPeople(r)
 	}
 	if !changed {
 		return nil
@@ -295,11 +295,23 @@ func (e *Engine) LeaveReboot(ctx context.Context, r *Record) error {
 	return errors.Join(e.store().save(r), fault("left to people"))
 }
 
-// BlockReboot records that the reboot of a committed update does not begin, and stays due. A soft reboot was not tried.
-func (e *Engine) BlockReboot(ctx context.Context, r *Record) error {
+func (e *Engine) leaveToPeople(r *Record) {
+	r.Pending.NoReboot = true
+	e.setState(r, Working, needsReboot+r.Pending.Config+" is committed, and its reboot is left to people")
+}
+
+// BlockReboot records why the reboot of a committed update does not begin. The reboot stays due, and a soft reboot was
+// not tried. left means that the reboot was left to people before. A person's order is over then, and the reboot is left
+// to people again. An order of the agent stays, and the agent gives the order again.
+func (e *Engine) BlockReboot(ctx context.Context, r *Record, left bool, why string) error {
 	e.noReboot(ctx, r)
-	if p := r.Pending; p != nil && p.SoftReboot == SoftStarted {
+	p, o := r.Pending, r.Rebooted
+	if p != nil && p.SoftReboot == SoftStarted {
 		e.bootBy(r, SoftPlanned)
+	}
+	if p != nil && left && (o == nil || !o.Ended.IsZero() || o.ID == "") {
+		e.leaveToPeople(r)
+		o.ends(e.BootID, Degraded, why, e.Now())
 	}
 	return e.store().save(r)
 }

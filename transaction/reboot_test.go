@@ -5,6 +5,7 @@ package transaction
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -95,5 +96,37 @@ func TestAnOrderKnowsThatItsUpdateRestartedTheUserspace(t *testing.T) {
 	r.Rebooted.Ended = time.Unix(1, 0)
 	if err := e.BootBy(r, SoftStarted); err != nil || r.Rebooted.Soft {
 		t.Errorf("an order that is over: %+v, %v", r.Rebooted, err)
+	}
+}
+
+// A committed update whose reboot was left to people stays so where a person's order does not begin. The next boot, of
+// another cause, is no boot of that order.
+func TestAnOrderThatDoesNotBeginLeavesTheRebootToPeople(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		left bool
+		id   string
+		over bool
+	}{
+		"a person's, left to people":    {true, "", true},
+		"a person's, after an update":   {false, "", false},
+		"the agent's, given once more":  {true, "one", false},
+		"the agent's, after the update": {false, "one", false},
+	} {
+		e := &Engine{Root: host(t, nil), BootID: "b1", Now: time.Now, Say: func(string, string) {}}
+		r := &Record{Pending: &Pending{Road: RoadSwitch, Phase: PhaseBoot, NoReboot: c.left}}
+		left := r.Pending.NeedsReboot()
+		err := errors.Join(e.Root.MkdirAll(StateDir, 0o700),
+			e.TakeReboot(r, &Rebooted{ID: c.id, Why: "a test"}, func() (Baseline, error) { return Baseline{}, nil }),
+			e.BlockReboot(t.Context(), r, left, "a program blocks it"))
+		now, loading := e.store().Load()
+		if err := errors.Join(err, loading); err != nil {
+			t.Fatal(err)
+		}
+		if now.Pending.NeedsReboot() != c.over || now.Rebooted.Ended.IsZero() == c.over ||
+			strings.Contains(now.Rebooted.Failed, "a program blocks it") != c.over ||
+			strings.HasPrefix(now.Reason, needsReboot) != c.over {
+			t.Errorf("%s: %+v, %+v, %q", what, now.Pending, now.Rebooted, now.Reason)
+		}
 	}
 }

@@ -77,8 +77,8 @@ func TestARebootThatDoesNotComeLeavesNoKernelAndNoWay(t *testing.T) {
 		"left to people before": {func(r *Record) { boot(r); r.Pending.NoReboot = true }, func(ctx context.Context, e *Engine, r *Record) error {
 			return e.LeaveReboot(ctx, r)
 		}, thisBoot, true},
-		"refused by a program": {func(r *Record) { boot(r); r.Pending.NoReboot = true; r.Pending.SoftReboot = SoftStarted }, func(ctx context.Context, e *Engine, r *Record) error {
-			if err := e.BlockReboot(ctx, r); r.Pending.SoftReboot != SoftPlanned {
+		"refused by a program": {func(r *Record) { boot(r); r.Pending.SoftReboot = SoftStarted }, func(ctx context.Context, e *Engine, r *Record) error {
+			if err := e.BlockReboot(ctx, r, true, "x"); r.Pending.SoftReboot != SoftPlanned {
 				return errors.Join(err, errors.New("the soft reboot counts as tried"))
 			}
 			return nil
