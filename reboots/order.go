@@ -58,8 +58,8 @@ func Ordered(root *files.Root, boot, id, why string) *transaction.Rebooted {
 
 // CarryOut records an order, and starts the reboot by goDown, which returns the error of Trip.Start. Where no reboot
 // comes, the order is withdrawn: the next boot, of another cause, would be judged as the order's. An order of the agent
-// whose start was stopped stays, and the agent gives the order again; but not where a program blocks a shutdown. After another error the reboot may have begun,
-// and its boot is to be proved.
+// whose start was stopped stays, and the agent gives the order again; but not where a program blocks a shutdown. After
+// another error the reboot may have begun, and its boot is to be proved.
 func CarryOut(ctx context.Context, e *transaction.Engine, r *transaction.Record, o transaction.Reboot,
 	goDown func() error) error {
 	if err := e.BeginReboot(ctx, r, o); err != nil {

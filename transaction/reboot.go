@@ -301,8 +301,8 @@ func (e *Engine) leaveToPeople(r *Record) {
 }
 
 // BlockReboot records why the reboot of a committed update does not begin. The reboot stays due, and a soft reboot was
-// not tried. left means that the reboot was left to people before. A person's order is over then, and the reboot is left
-// to people again. An order of the agent stays, and the agent gives the order again.
+// not tried. left means that the reboot was left to people before. A person's order is over then, and the reboot is
+// left to people again. An order of the agent stays, and the agent gives the order again.
 func (e *Engine) BlockReboot(ctx context.Context, r *Record, left bool, why string) error {
 	e.noReboot(ctx, r)
 	p, o := r.Pending, r.Rebooted
