@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -240,8 +241,7 @@ func (e *Engine) strands(ctx context.Context, p *Pending) (bool, error) {
 // tookBack ends an ordered reboot whose deployment was given up. That deployment belongs to another program, and stays.
 func (e *Engine) tookBack(r *Record, why string) error {
 	p := r.Pending
-	checksum := p.Deployment[strings.LastIndex(p.Deployment, "/")+1:]
-	checksum, _, _ = strings.Cut(checksum, ".")
+	checksum, _, _ := strings.Cut(path.Base(p.Deployment), ".")
 	r.withhold(Withheld{Kind: "Deployment", Subject: checksum, Why: why}, e.Now())
 	if o := r.Rebooted; o != nil {
 		o.Failed, o.TakenBack = why, true
@@ -265,10 +265,10 @@ func (o *Rebooted) ends(boot string, state State, reason string, now time.Time) 
 func (e *Engine) JudgeBoot(r *Record, verdict error) error {
 	if verdict != nil {
 		e.setState(r, Degraded, fmt.Sprintf("the host is not healthy since its reboot: %v", verdict))
-		return e.store().save(r)
+	} else {
+		r.Rebooted.Baseline = nil
+		e.setState(r, Done, "")
 	}
-	r.Rebooted.Baseline = nil
-	e.setState(r, Done, "")
 	return e.store().save(r)
 }
 
@@ -277,27 +277,26 @@ func (p *Pending) NeedsReboot() bool { return p != nil && p.Phase == PhaseBoot &
 
 // LeaveReboot leaves the reboot of a committed update, or the way back to a deployment, to people.
 func (e *Engine) LeaveReboot(ctx context.Context, r *Record) error {
-	p := r.Pending
-	if p != nil && p.Phase != PhaseBoot {
+	if p := r.Pending; p != nil && p.Phase != PhaseBoot {
 		return nil
 	}
-	changed := e.noReboot(ctx, r)
-	if p != nil && !p.NoReboot {
-		changed = true
-		if r.Way.Loaded(e.BootID) == "" {
-			r.Way = nil
-		}
-		e.leaveToPeople(r)
-	}
-	if !changed {
+	if changed := e.noReboot(ctx, r); !e.toPeople(r) && !changed {
 		return nil
 	}
 	return errors.Join(e.store().save(r), fault("left to people"))
 }
 
-func (e *Engine) leaveToPeople(r *Record) {
-	r.Pending.NoReboot = true
-	e.setState(r, Working, needsReboot+r.Pending.Config+" is committed, and its reboot is left to people")
+// toPeople leaves the reboot of a pending update to people, and reports whether the reboot was not left to them before.
+func (e *Engine) toPeople(r *Record) bool {
+	p := r.Pending
+	if p == nil || p.NoReboot {
+		return false
+	}
+	if p.NoReboot = true; r.Way.Loaded(e.BootID) == "" {
+		r.Way = nil
+	}
+	e.setState(r, Working, needsReboot+p.Config+" is committed, and its reboot is left to people")
+	return true
 }
 
 // BlockReboot records why the reboot of a committed update does not begin. The reboot stays due, and a soft reboot was
@@ -305,12 +304,10 @@ func (e *Engine) leaveToPeople(r *Record) {
 // left to people again. An order of the agent stays, and the agent gives the order again.
 func (e *Engine) BlockReboot(ctx context.Context, r *Record, left bool, why string) error {
 	e.noReboot(ctx, r)
-	p, o := r.Pending, r.Rebooted
-	if p != nil && p.SoftReboot == SoftStarted {
+	if p := r.Pending; p != nil && p.SoftReboot == SoftStarted {
 		e.bootBy(r, SoftPlanned)
 	}
-	if p != nil && left && (o == nil || !o.Ended.IsZero() || o.ID == "") {
-		e.leaveToPeople(r)
+	if o := r.Rebooted; left && (o == nil || !o.Ended.IsZero() || o.ID == "") && e.toPeople(r) {
 		o.ends(e.BootID, Degraded, why, e.Now())
 	}
 	return e.store().save(r)

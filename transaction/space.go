@@ -4,6 +4,7 @@ package transaction
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -15,10 +16,7 @@ import (
 
 // DeploymentSpace refuses a host without room for another deployment.
 func DeploymentSpace(ctx context.Context, root *files.Root) error {
-	if err := entrySpace(root); err != nil {
-		return err
-	}
-	return checkoutSpace(ctx, root)
+	return errors.Join(entrySpace(root), checkoutSpace(ctx, root))
 }
 
 // The space that ostree needs in /boot for one more deployment whose kernel is there: a second copy of the boot
@@ -36,8 +34,7 @@ func entrySpace(root *files.Root) error {
 	}
 	if room.Bytes < entryBytes || room.Inodes < entryInodes {
 		return fmt.Errorf("checking space: a boot entry needs %d bytes and %d inodes in /boot, where %d bytes and %d inodes "+
-			"are free: %w",
-			entryBytes, entryInodes, room.Bytes, room.Inodes, unix.ENOSPC)
+			"are free: %w", entryBytes, entryInodes, room.Bytes, room.Inodes, unix.ENOSPC)
 	}
 	return nil
 }

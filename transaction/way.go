@@ -25,8 +25,7 @@ const (
 // KexecArgument is the kernel argument that names a kernel started by kexec. No boot loader knows the name.
 const KexecArgument = "noderefit.kexec="
 
-// Way is the way of a boot that was asked for by another method than MethodFull, or that follows a kernel which stayed
-// loaded.
+// Way is the way of a boot that was asked for by another method than MethodFull, or while a kernel stayed loaded.
 type Way struct {
 	Asked Method `json:"asked"`
 	// Started is the method by which the reboot was started, and Took the method that the boot proved; "" before the boot.
