@@ -28,8 +28,8 @@ func NewAuthorities(file string, say func(err error)) (*Authorities, error) {
 	return &Authorities{file: file, say: say, last: pool}, err
 }
 
-// Pool reads the file anew. While the file can't be read whole, Pool returns the authorities that the file last had: a
-// server without authorities would serve nobody, and one with a part of them would refuse some clients.
+// Pool reads the file anew. While the file can't be read whole, Pool returns the authorities that the file last had. A
+// server without authorities would refuse all clients with a certificate, and one with a part of them some clients.
 func (a *Authorities) Pool() *x509.CertPool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -35,7 +35,7 @@ func TestOnlyAHostWithRpmOstreeIsAskedToRegisterTheAgent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// No systemd answers below dir: whoever is to run something there gets an error.
+		// No systemd answers below dir: Register gets an error where it runs a unit.
 		err = (&Client{root: root, mount: dir}).Register(t.Context())
 		if (err != nil) != c.asks {
 			t.Errorf("%s: %v", c.what, err)

@@ -462,7 +462,7 @@ func (h *Host) prepareSoftReboot(ctx context.Context, a *attempt) (why string, e
 	}
 	switch {
 	case !a.options.soft():
-		return full("") // nobody reads why
+		return full("") // a full reboot was asked for, and is not told why
 	case p.SoftReboot == transaction.SoftStarted:
 		return full("a soft reboot was tried before")
 	}

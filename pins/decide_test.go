@@ -29,7 +29,7 @@ func TestWhatIsLeftToBeDoneForWantedImages(t *testing.T) {
 		{"the same content under two names", []string{a}, []stored{{[]string{a}, false}, {[]string{a}, true}}, todo{}},
 		{"Docker's short names", []string{c}, []stored{{[]string{library}, true}}, todo{}},
 		{"one pinned under its full name", []string{c, "index." + c}, []stored{{[]string{library}, true}}, todo{}},
-		{"one of somebody else", nil, []stored{{[]string{a}, true}}, todo{}},
+		{"a pin of another program", nil, []stored{{[]string{a}, true}}, todo{}},
 	} {
 		if got := decide(test.wanted, test.has); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)

@@ -223,7 +223,7 @@ func TestATokenOrACertificateIsRequiredAndCertificatesAreReadAgain(t *testing.T)
 			t.Fatal("the new certificate is not shown")
 		}
 	}
-	// A file that is broken, or half-written, takes nobody's way away.
+	// While the file is broken or half-written, all clients are served as before.
 	put(t, dir+"/ca.crt", []byte("-----BEGIN CERTIFICATE-----\n"))
 	code("a token beside a broken file", trusting(), token, 200)
 	code("a client certificate beside a broken file", shown(clients, x509.ExtKeyUsageClientAuth), "", 200)
